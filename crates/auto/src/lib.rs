@@ -1,0 +1,1 @@
+//! The AutoManager driver: settings, connection, callbacks around the policy core

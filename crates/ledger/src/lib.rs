@@ -1,0 +1,1 @@
+//! The Manager's replicated state machine: commands in, outcome, events and orders out. Pure

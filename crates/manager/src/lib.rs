@@ -1,0 +1,1 @@
+//! The Manager daemon: gRPC services, event fan-out, worker dialler

@@ -1,0 +1,1 @@
+//! The test signal and the meter: testcard and probe

@@ -1,0 +1,1 @@
+//! The placement engine: filters, ranking key, trace. Pure

@@ -1,0 +1,1 @@
+//! The AutoManager core: events in, effects out. Pure

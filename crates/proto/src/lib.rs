@@ -1,0 +1,1 @@
+//! Generated gRPC code and the conversions between the wire and greenroom-types

@@ -1,0 +1,1 @@
+//! Client SDK of the Manager: calls, typed errors, event stream

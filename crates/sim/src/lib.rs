@@ -1,0 +1,1 @@
+//! Virtual time, simulated workers and network, the scenario runner

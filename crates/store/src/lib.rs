@@ -1,0 +1,1 @@
+//! The durable engine around the ledger: log, state, snapshots, backups

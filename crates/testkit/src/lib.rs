@@ -1,0 +1,1 @@
+//! A Manager and workers in one process on free ports, for tests

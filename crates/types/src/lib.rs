@@ -1,0 +1,1 @@
+//! The domain's nouns: ids, time, units, jobs, bundles, nodes, inventories, pools
