@@ -1,0 +1,264 @@
+//! What a node says of itself: hardware, what it holds, what is reserved.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{JobId, Role, StartId};
+
+/// A named, counted ability of a node, or the need for one (PLACE-10).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Capability {
+    /// Name, e.g. `norsk.io/sdi-in`.
+    pub name: String,
+    /// How many; in a need, how many are taken.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Attributes offered; in a need, pairs that must be equal.
+    #[serde(
+        default,
+        alias = "attributeMatches",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub attributes: BTreeMap<String, String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// One GPU of a node (GPU-01).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Gpu {
+    /// Number of the device on its node.
+    pub index: u32,
+    /// The driver's uuid of the device.
+    pub uuid: String,
+    /// Model name, e.g. `A10G`.
+    pub model: String,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Shares the device offers, 1.0 for a whole device.
+    pub capacity: f64,
+    /// Shares that the worker says are taken.
+    pub reserved_capacity: f64,
+    /// Version of the driver.
+    pub driver: String,
+    /// NUMA node, -1 when unknown.
+    pub numa: i32,
+}
+
+/// One network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Nic {
+    /// Kernel name.
+    pub name: String,
+    /// Link speed in Mbit/s, 0 when unknown.
+    pub speed_mbps: u64,
+    /// Addresses in text form.
+    pub addresses: Vec<String>,
+    /// PTP hardware clock, empty without one.
+    pub ptp_clock: String,
+    /// Virtual functions not yet given away.
+    pub sriov_free: u32,
+}
+
+/// One file system of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Disk {
+    /// Where it is mounted.
+    pub path: String,
+    /// Size in bytes.
+    pub total: u64,
+    /// Free bytes.
+    pub free: u64,
+}
+
+/// One logical CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Cpu {
+    /// Kernel number.
+    pub id: u32,
+    /// Physical core.
+    pub core: u32,
+    /// NUMA node.
+    pub numa: u32,
+    /// Lowest CPU number on the same physical core.
+    pub sibling_of: u32,
+}
+
+/// An image that is complete on the node's disk (WORK-55).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HeldImage {
+    /// Reference as a job would name it.
+    pub reference: String,
+    /// Content digest.
+    pub digest: String,
+}
+
+/// What one instance holds on its node (RESV-07).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AssignedJob {
+    /// The job.
+    pub job_id: JobId,
+    /// The instance's role.
+    pub role: Role,
+    /// The instance's start id.
+    pub start_id: StartId,
+    /// vCPUs held.
+    pub capacity: f64,
+    /// Pinned cores held.
+    pub cores: u32,
+    /// Device on which a GPU share is held.
+    pub gpu_index: Option<u32>,
+    /// GPU share held.
+    pub gpu_capacity: f64,
+    /// Host ports held, as `PORT/proto`.
+    pub host_ports: Vec<String>,
+}
+
+/// Processor architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// 64-bit x86.
+    #[default]
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+}
+
+/// A full picture of one node, as its worker sends it (WORK-40).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NodeInventory {
+    /// vCPUs of the node (TIER-06).
+    pub total_capacity: f64,
+    /// Cores that can be pinned.
+    pub total_cores: u32,
+    /// Fraction of the capacity that may be used, in (0, 1] (PLACE-12).
+    pub utilization_cap: f64,
+    /// vCPUs that the worker says are taken.
+    pub reserved_capacity: f64,
+    /// Cores that the worker says are taken.
+    pub reserved_cores: u32,
+    /// What the node can do.
+    pub capabilities: Vec<Capability>,
+    /// Capabilities that the worker says are taken.
+    pub reserved_capabilities: Vec<Capability>,
+    /// GPU devices.
+    pub gpus: Vec<Gpu>,
+    /// Network interfaces.
+    pub nics: Vec<Nic>,
+    /// Images complete on disk.
+    pub held_images: Vec<HeldImage>,
+    /// What each instance holds.
+    pub assigned_jobs: Vec<AssignedJob>,
+    /// The operator of the node keeps new work off it.
+    pub cordoned: bool,
+    /// False while the Manager has no stream to the worker (MNODE-10).
+    pub reachable: bool,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// File systems.
+    pub disks: Vec<Disk>,
+    /// Processor architecture.
+    pub architecture: Architecture,
+    /// Availability zone, empty when unknown.
+    pub az: String,
+    /// Runtime and its version, e.g. `docker 20.10.24` or `process`.
+    pub runtime: String,
+    /// Logical CPUs.
+    pub cpus: Vec<Cpu>,
+    /// Capabilities that node services provide (WORK-43).
+    pub provided: Vec<Capability>,
+}
+
+impl Default for NodeInventory {
+    fn default() -> Self {
+        Self {
+            total_capacity: 0.0,
+            total_cores: 0,
+            utilization_cap: 1.0,
+            reserved_capacity: 0.0,
+            reserved_cores: 0,
+            capabilities: Vec::new(),
+            reserved_capabilities: Vec::new(),
+            gpus: Vec::new(),
+            nics: Vec::new(),
+            held_images: Vec::new(),
+            assigned_jobs: Vec::new(),
+            cordoned: false,
+            reachable: true,
+            memory_bytes: 0,
+            disks: Vec::new(),
+            architecture: Architecture::X86_64,
+            az: String::new(),
+            runtime: String::new(),
+            cpus: Vec::new(),
+            provided: Vec::new(),
+        }
+    }
+}
+
+// === impl NodeInventory ===
+
+impl NodeInventory {
+    /// The picture with every number made usable: a cap outside (0, 1] becomes 1, negative or
+    /// non-finite amounts become 0 (PLACE-12, MNODE-20). The flag says whether anything changed.
+    pub fn sanitised(mut self) -> (Self, bool) {
+        fn amount(value: &mut f64, changed: &mut bool) {
+            if !value.is_finite() || *value < 0.0 {
+                *value = 0.0;
+                *changed = true;
+            }
+        }
+        let mut changed = false;
+        if !(self.utilization_cap > 0.0 && self.utilization_cap <= 1.0) {
+            self.utilization_cap = 1.0;
+            changed = true;
+        }
+        amount(&mut self.total_capacity, &mut changed);
+        amount(&mut self.reserved_capacity, &mut changed);
+        for gpu in &mut self.gpus {
+            amount(&mut gpu.capacity, &mut changed);
+            amount(&mut gpu.reserved_capacity, &mut changed);
+        }
+        for job in &mut self.assigned_jobs {
+            amount(&mut job.capacity, &mut changed);
+            amount(&mut job.gpu_capacity, &mut changed);
+        }
+        (self, changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: PLACE-12, HARD-45
+    #[test]
+    fn a_cap_that_is_no_fraction_reads_as_one() {
+        for cap in [4.0, 0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let picture = NodeInventory {
+                utilization_cap: cap,
+                ..NodeInventory::default()
+            };
+            let (picture, changed) = picture.sanitised();
+            assert_eq!(picture.utilization_cap, 1.0, "{cap}");
+            assert!(changed);
+        }
+        let picture = NodeInventory {
+            utilization_cap: 0.8,
+            ..NodeInventory::default()
+        };
+        assert_eq!(picture.sanitised().0.utilization_cap, 0.8);
+    }
+}
