@@ -128,7 +128,8 @@ pub struct HealthCheck {
 pub struct ServiceParameters {
     /// Ports.
     pub port_mappings: Vec<PortMapping>,
-    /// Environment, in the order given.
+    /// Environment, in the order given. A manifest writes it as a map.
+    #[serde(with = "environment")]
     pub environment: Vec<(String, String)>,
     /// Shared memory in bytes; absent: 64 MiB (WORK-16).
     pub shared_memory_size: Option<u64>,
@@ -566,4 +567,76 @@ pub enum Stage {
     Stop,
     /// Removing them.
     Down,
+}
+
+/// Environment variables: written as a map, read from a map or from pairs. Order is kept, and a
+/// name may stand twice, as the wire allows both.
+mod environment {
+    use std::fmt;
+
+    use serde::de::{MapAccess, SeqAccess, Visitor};
+    use serde::{Deserializer, Serialize, Serializer};
+
+    type Pairs = Vec<(String, String)>;
+
+    pub(super) fn serialize<S: Serializer>(
+        pairs: &Pairs,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|two| two[0] == two[1]) {
+            return pairs.serialize(serializer);
+        }
+        serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Pairs, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Pairs;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map from variable name to text")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Pairs::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(pairs)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Pairs::new();
+                while let Some(pair) = list.next_element()? {
+                    pairs.push(pair);
+                }
+                Ok(pairs)
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_is_a_map_and_keeps_its_order() {
+        let read = |text: &str| serde_json::from_str::<ServiceParameters>(text).unwrap();
+        let pairs = read(r#"{"environment":{"B":"1","A":"2"}}"#);
+        assert_eq!(
+            pairs.environment,
+            [("B".into(), "1".into()), ("A".into(), "2".into())]
+        );
+        assert!(
+            serde_json::to_string(&pairs)
+                .unwrap()
+                .contains(r#""environment":{"B":"1","A":"2"}"#)
+        );
+        let twice = read(r#"{"environment":[["A","1"],["A","2"]]}"#);
+        assert_eq!(read(&serde_json::to_string(&twice).unwrap()), twice);
+    }
 }

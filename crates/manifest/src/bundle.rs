@@ -1,0 +1,173 @@
+//! Bundle manifests: one YAML document per bundle.
+
+use std::collections::BTreeMap;
+
+use greenroom_types::bundle::Bundle;
+use greenroom_types::{BundleId, JobName};
+
+use crate::{Locations, Problem, read};
+
+/// A bundle with the place it was read from.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// File, or `<stdin>`.
+    pub file: String,
+    /// Number of the document in the file, from 0.
+    pub document: usize,
+    /// The bundle.
+    pub bundle: Bundle,
+    locations: Locations,
+}
+
+// === impl Manifest ===
+
+impl Manifest {
+    /// A problem found at a key of this bundle, shown at its line.
+    pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            position: self.locations.position(self.document, path),
+            path: path.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Reads the bundles of a file and checks what can be known from the text alone: the form of ids
+/// and names, and that no bundle or job stands twice. All faults of form are told, not only the
+/// first.
+///
+/// # Errors
+/// One problem per fault.
+pub fn read_bundles(file: &str, text: &str) -> Result<Vec<Manifest>, Vec<Problem>> {
+    let bundles: Vec<Bundle> = read(file, text).map_err(|problem| vec![problem])?;
+    let locations = Locations::of(text).unwrap_or_default();
+    let manifests: Vec<Manifest> = bundles
+        .into_iter()
+        .enumerate()
+        .map(|(document, bundle)| Manifest {
+            file: file.to_owned(),
+            document,
+            bundle,
+            locations: locations.clone(),
+        })
+        .collect();
+    let mut problems = Vec::new();
+    if manifests.is_empty() {
+        problems.push(Problem {
+            file: file.to_owned(),
+            position: None,
+            path: String::new(),
+            message: "there is no bundle in it; a bundle has bundleId, pool and jobs".to_owned(),
+        });
+    }
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for manifest in &manifests {
+        check_form(manifest, &mut problems);
+        let id = manifest.bundle.bundle_id.as_str();
+        if let Some(first) = seen.insert(id, manifest.document)
+            && !id.is_empty()
+        {
+            problems.push(manifest.problem(
+                "bundleId",
+                format!(
+                    "bundle {id:?} stands twice in this file, first as document {}",
+                    first + 1
+                ),
+            ));
+        }
+    }
+    if problems.is_empty() {
+        Ok(manifests)
+    } else {
+        Err(problems)
+    }
+}
+
+fn check_form(manifest: &Manifest, problems: &mut Vec<Problem>) {
+    let bundle = &manifest.bundle;
+    if bundle.bundle_id.is_empty() {
+        problems.push(manifest.problem("bundleId", "a manifest needs a bundleId"));
+    } else if let Err(error) = bundle.bundle_id.as_str().parse::<BundleId>() {
+        problems.push(manifest.problem("bundleId", error.to_string()));
+    }
+    let mut names: BTreeMap<&JobName, usize> = BTreeMap::new();
+    for (index, job) in bundle.jobs.iter().enumerate() {
+        let path = format!("jobs[{index}].jobName");
+        if let Err(error) = job.job_name.as_str().parse::<JobName>() {
+            problems.push(manifest.problem(&path, error.to_string()));
+        }
+        if let Some(first) = names.insert(&job.job_name, index) {
+            problems.push(manifest.problem(
+                &path,
+                format!(
+                    "job {:?} stands twice, first at jobs[{first}]",
+                    job.job_name
+                ),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> Vec<String> {
+        read_bundles("chan.yaml", text)
+            .unwrap_err()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn an_unknown_key_names_line_and_key() {
+        assert_eq!(
+            faults("bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirement: {}\n"),
+            [
+                "chan.yaml:5:5: jobs[0].requirement: unknown field `requirement`, expected one of jobName, description, requirements, coLocateWith, separateFrom, exclusive, singleUse, startMode, startDateTime, handover, jobSocket, lease, tags, secretEnv, exportTags, provides, launch"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_unit_names_line_and_key() {
+        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements:\n      requiredCapacity: 2GB\n";
+        assert_eq!(
+            faults(text),
+            ["chan.yaml:6:25: jobs[0].requirements.requiredCapacity: invalid floating point"]
+        );
+    }
+
+    #[test]
+    fn ids_and_repeats_are_told_all_at_once() {
+        let text = "bundleId: A b\npool: p\njobs:\n  - jobName: e\n  - jobName: e\n---\nbundleId: x\npool: p\njobs: []\n---\nbundleId: x\npool: p\njobs: []\n";
+        let told = faults(text);
+        assert_eq!(told.len(), 3, "{told:#?}");
+        assert!(told[0].starts_with("chan.yaml:1:1: bundleId: bundle id \"A b\" is not valid"));
+        assert!(told[1].contains("chan.yaml:5:5: jobs[1].jobName: job \"e\" stands twice"));
+        assert!(told[2].contains("chan.yaml:11:1: bundleId: bundle \"x\" stands twice"));
+    }
+
+    #[test]
+    fn json_is_read_and_an_empty_text_is_told() {
+        let json = r#"{"bundleId": "a", "pool": "p", "jobs": [{"jobName": "e"}]}"#;
+        assert_eq!(
+            read_bundles("a.json", json).unwrap()[0].bundle.jobs.len(),
+            1
+        );
+        assert!(faults("")[0].contains("there is no bundle in it"));
+        assert!(faults("pool: [")[0].starts_with("chan.yaml:"));
+    }
+
+    #[test]
+    fn a_fault_found_later_is_shown_at_its_key_or_the_nearest_around_it() {
+        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements: {}\n";
+        let manifest = &read_bundles("chan.yaml", text).unwrap()[0];
+        let place = |path: &str| manifest.problem(path, "x").position.map(|at| at.line);
+        assert_eq!(place("jobs[0].requirements"), Some(5));
+        assert_eq!(place("jobs[0].requirements.requiredCores"), Some(5));
+        assert_eq!(place("jobs[0].launch.services[0].name"), Some(4));
+    }
+}
