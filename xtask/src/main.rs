@@ -1,2 +1,30 @@
-//! Checks and chores of the project.
-fn main() {}
+//! Checks and chores of the project: `cargo xtask NAME`.
+
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+/// Checks and chores of the project.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Checks the rules of the repository that no compiler checks.
+    Tidy,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().task {
+        Task::Tidy => tidy::run(&root()),
+    }
+}
+
+/// The root of the repository.
+fn root() -> std::path::PathBuf {
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
