@@ -1,1 +1,23 @@
-//! The AutoManager core: events in, effects out. Pure
+//! The AutoManager core: events in, effects out. Pure.
+//!
+//! [`Policy::handle`] takes one [`Event`] and adds everything that must follow from it to
+//! [`Effects`]; [`Policy::next_deadline`] tells when time alone matters next. Nothing here reads a
+//! clock, sleeps, sends or throws dice: time is an argument, randomness a seed, so that a run is
+//! repeated by repeating its inputs (TIME-05). What it knows is a mirror of the Manager's stream
+//! and what it asked for itself; nothing is durable.
+//!
+//! The requirement ids in the docs are those of docs/spec/policy.md.
+
+pub mod effect;
+pub mod event;
+pub mod ids;
+pub mod policy;
+pub mod settings;
+pub mod timer;
+
+pub use effect::{Callback, Effect, Effects};
+pub use event::{ApiAnswer, ApiCall, ApiError, ApiId, ApiResult, CallFailure, CallId, Event};
+pub use ids::IdSource;
+pub use policy::Policy;
+pub use settings::Settings;
+pub use timer::{Deadline, Timer};

@@ -1,0 +1,240 @@
+//! Everything that can reach the policy, as one closed enum: what the Manager's stream says, how a
+//! call ended, what an embedder asks, that a deadline came, that the connection is over.
+//!
+//! Each event is handled to completion before the next (TIME-01). Reading state is no event: the
+//! getters of [`crate::Policy`] answer at once.
+
+use greenroom_types::bundle::Bundle;
+use greenroom_types::call::{Refusal, Reply};
+use greenroom_types::stream::StreamEvent;
+use greenroom_types::{BundleId, JobName, Millis, NodeId, TemplateName, Wall};
+use serde::{Deserialize, Serialize};
+
+/// Number of a call on the Manager: given by the policy with the call, repeated by the driver with
+/// its reply.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct CallId(pub u64);
+
+/// Number of an API call: given by the driver with the call, repeated by the policy with its answer.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct ApiId(pub u64);
+
+/// One input of the policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Event {
+    /// The channel to the Manager changed its state (CALLB-03).
+    ConnectionState(ConnectionState),
+    /// The Manager's stream said this.
+    Stream(StreamEvent),
+    /// A call on the Manager ended (TIME-02).
+    Reply {
+        /// The call.
+        call_id: CallId,
+        /// How it ended.
+        result: Result<Reply, CallFailure>,
+    },
+    /// Somebody calls the policy.
+    Api {
+        /// Number under which the answer is given.
+        id: ApiId,
+        /// What is asked.
+        call: ApiCall,
+    },
+    /// The deadline of [`crate::Policy::next_deadline`] came. Handled at any other moment it does
+    /// nothing.
+    Wake,
+    /// A callback failed or panicked (CALLB-01). The driver does not report a failing `onError`.
+    CallbackFailed {
+        /// Name of the callback.
+        callback: String,
+        /// What it failed with.
+        error: String,
+    },
+    /// An event of the stream could not be read (CALLB-16).
+    Unreadable {
+        /// Why.
+        error: String,
+    },
+    /// The stream ended or failed by itself (LIFE-07).
+    Closed {
+        /// Why; none when the Manager ended it in order.
+        error: Option<String>,
+    },
+}
+
+/// State of the channel to the Manager (CALLB-03).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ConnectionState {
+    /// Not in use.
+    #[default]
+    Idle,
+    /// Being opened.
+    Connecting,
+    /// Open.
+    Ready,
+    /// Broken, tried again by the channel itself.
+    TransientFailure,
+    /// Closed for good.
+    Shutdown,
+}
+
+/// Why a call on the Manager brought no answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+pub enum CallFailure {
+    /// The Manager refused it outright; nothing changed there.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// The Manager was not reached; whether it acted is not known.
+    #[error("the Manager was not reached: {0}")]
+    Unavailable(String),
+    /// No answer came in time; whether the Manager acted is not known.
+    #[error("no answer in time")]
+    TimedOut,
+}
+
+impl CallFailure {
+    /// The Manager's refusal, if it is one.
+    pub const fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Unavailable(_) | Self::TimedOut => None,
+        }
+    }
+}
+
+/// What an embedder asks of the policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum ApiCall {
+    /// Passed through (BUNDLE-05).
+    CreateBundle {
+        /// The bundle.
+        bundle: Box<Bundle>,
+    },
+    /// Passed through, reviving the bundle (BUNDLE-06).
+    UpdateBundle {
+        /// The bundle; its revision is the one expected, 0 for any.
+        bundle: Box<Bundle>,
+    },
+    /// Passed through (BUNDLE-06).
+    DeleteBundle {
+        /// The bundle.
+        bundle_id: BundleId,
+    },
+    /// Wakes a dormant job; passed through (BUNDLE-05).
+    StartBundleJob {
+        /// The bundle.
+        bundle_id: BundleId,
+        /// The copy.
+        replica_index: u32,
+        /// The job.
+        job_name: JobName,
+    },
+    /// Makes a job dormant and stops it; passed through (BUNDLE-05).
+    StopBundleJob {
+        /// The bundle.
+        bundle_id: BundleId,
+        /// The copy.
+        replica_index: u32,
+        /// The job.
+        job_name: JobName,
+        /// Time between signal and kill.
+        grace_ms: Option<Millis>,
+    },
+    /// Sets or clears a bundle's stop time at the Manager (STOP-01).
+    SetBundleStopTime {
+        /// The bundle.
+        bundle_id: BundleId,
+        /// The time; none clears it.
+        stop_at: Option<Wall>,
+    },
+    /// Keeps new placements off a node (CORDON-01).
+    CordonNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Takes the policy's own cordon away (CORDON-01).
+    UncordonNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Ends a node (NODE-13).
+    TerminateNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Cordons a node and ends it at once (NODE-13).
+    EvictNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Replaces the image list of one template (PREFETCH-06).
+    SetTemplateImages {
+        /// The template.
+        template: TemplateName,
+        /// Its images; none takes the template away.
+        refs: Vec<String>,
+    },
+    /// Ends this instance (LIFE-02).
+    Close,
+}
+
+/// What the policy answers to an [`ApiCall`].
+pub type ApiResult = Result<ApiAnswer, ApiError>;
+
+/// An accepted [`ApiCall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ApiAnswer {
+    /// Done, nothing to tell.
+    Done,
+    /// The Manager's answer to a call that was passed through.
+    Manager(Reply),
+}
+
+/// A refused [`ApiCall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum ApiError {
+    /// This instance is closed; nothing was sent (LIFE-06).
+    #[error("this instance is closed; run a new one")]
+    Closed,
+    /// The bundle is not in the mirror.
+    #[error("bundle {bundle_id:?} is not known; see bundles()")]
+    UnknownBundle {
+        /// The bundle.
+        bundle_id: BundleId,
+    },
+    /// The node is not in the mirror.
+    #[error("node {node_id:?} is not known; see nodes()")]
+    UnknownNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// The call on the Manager that it stands for failed.
+    #[error(transparent)]
+    Manager(#[from] CallFailure),
+}
+
+impl ApiError {
+    /// Stable name of the refusal, as in policy.md; the Manager's own token for its refusals.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Closed => "closed",
+            Self::UnknownBundle { .. } => "unknownBundle",
+            Self::UnknownNode { .. } => "unknownNode",
+            Self::Manager(CallFailure::Refused(refusal)) => &refusal.reason,
+            Self::Manager(CallFailure::Unavailable(_)) => "unavailable",
+            Self::Manager(CallFailure::TimedOut) => "timedOut",
+        }
+    }
+}

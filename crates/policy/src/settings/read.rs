@@ -1,0 +1,305 @@
+//! Reading a tree field by field, so that one fault does not hide the next and each has its path.
+
+use serde_json::{Map, Value};
+
+use super::{Fault, FaultCode};
+use greenroom_types::Millis;
+
+/// Faults found so far.
+#[derive(Default)]
+pub(super) struct Faults(pub(super) Vec<Fault>);
+
+/// One mapping of the tree: remembers which of its keys were asked for.
+pub(super) struct Node<'a> {
+    map: Option<&'a Map<String, Value>>,
+    path: String,
+    known: Vec<&'static str>,
+}
+
+/// Whether a number may have a fraction, and whether it may be 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Zero {
+    Allowed,
+    Refused,
+}
+
+// === impl Faults ===
+
+impl Faults {
+    pub(super) fn add(&mut self, code: FaultCode, path: &str, message: impl Into<String>) {
+        self.0.push(Fault {
+            code,
+            path: path.to_owned(),
+            message: message.into(),
+        });
+    }
+}
+
+// === impl Node ===
+
+impl<'a> Node<'a> {
+    /// The mapping at `path`; anything else there is a fault and reads as empty.
+    pub(super) fn new(value: Option<&'a Value>, path: &str, faults: &mut Faults) -> Self {
+        let map = match value {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(map)) => Some(map),
+            Some(other) => {
+                faults.add(
+                    FaultCode::UnknownValue,
+                    path,
+                    format!("{} is no mapping of keys", show(other)),
+                );
+                None
+            }
+        };
+        Self {
+            map,
+            path: path.to_owned(),
+            known: Vec::new(),
+        }
+    }
+
+    pub(super) fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    /// The value of a key, present and not null.
+    pub(super) fn get(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.raw(key).filter(|value| !value.is_null())
+    }
+
+    /// The value of a key, null included.
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.known.push(key);
+        self.map?.get(key)
+    }
+
+    pub(super) fn child(&mut self, key: &'static str, faults: &mut Faults) -> Self {
+        let path = self.path_of(key);
+        Node::new(self.get(key), &path, faults)
+    }
+
+    /// The entries of a list with their paths; an absent list is empty.
+    pub(super) fn list(
+        &mut self,
+        key: &'static str,
+        faults: &mut Faults,
+    ) -> Vec<(&'a Value, String)> {
+        let path = self.path_of(key);
+        match self.get(key) {
+            None => Vec::new(),
+            Some(Value::Array(entries)) => entries
+                .iter()
+                .enumerate()
+                .map(|(i, entry)| (entry, format!("{path}[{i}]")))
+                .collect(),
+            Some(other) => {
+                faults.add(
+                    FaultCode::UnknownValue,
+                    &path,
+                    format!("{} is no list", show(other)),
+                );
+                Vec::new()
+            }
+        }
+    }
+
+    pub(super) fn text(&mut self, key: &'static str, faults: &mut Faults) -> Option<String> {
+        match self.get(key)? {
+            Value::String(text) => Some(text.clone()),
+            other => {
+                let path = self.path_of(key);
+                faults.add(
+                    FaultCode::UnknownValue,
+                    &path,
+                    format!("{} is no text", show(other)),
+                );
+                None
+            }
+        }
+    }
+
+    pub(super) fn flag(&mut self, key: &'static str, faults: &mut Faults) -> Option<bool> {
+        match self.get(key)? {
+            Value::Bool(flag) => Some(*flag),
+            other => {
+                let path = self.path_of(key);
+                faults.add(
+                    FaultCode::UnknownValue,
+                    &path,
+                    format!("{} is neither true nor false", show(other)),
+                );
+                None
+            }
+        }
+    }
+
+    pub(super) fn texts(&mut self, key: &'static str, faults: &mut Faults) -> Vec<String> {
+        let mut texts = Vec::new();
+        for (entry, path) in self.list(key, faults) {
+            match entry {
+                Value::String(text) => texts.push(text.clone()),
+                other => faults.add(
+                    FaultCode::UnknownValue,
+                    &path,
+                    format!("{} is no text", show(other)),
+                ),
+            }
+        }
+        texts
+    }
+
+    /// A value out of a closed list, by the serde form of its type.
+    pub(super) fn choice<T: serde::de::DeserializeOwned>(
+        &mut self,
+        key: &'static str,
+        values: &[&str],
+        faults: &mut Faults,
+    ) -> Option<T> {
+        let value = self.get(key)?;
+        match serde_json::from_value(value.clone()) {
+            Ok(choice) if value.as_str().is_some_and(|v| values.contains(&v)) => Some(choice),
+            _ => {
+                let path = self.path_of(key);
+                faults.add(
+                    FaultCode::UnknownValue,
+                    &path,
+                    format!("{} is not one of {}", show(value), values.join(", ")),
+                );
+                None
+            }
+        }
+    }
+
+    /// A finite number at or above 0. Null is what YAML's `.nan` becomes, so it is a fault here.
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        zero: Zero,
+        faults: &mut Faults,
+    ) -> Option<f64> {
+        let value = self.raw(key)?;
+        match value.as_f64() {
+            Some(n) if n.is_finite() && (n > 0.0 || n == 0.0 && zero == Zero::Allowed) => Some(n),
+            _ => {
+                let path = self.path_of(key);
+                let wanted = if zero == Zero::Allowed {
+                    "a finite number, 0 or more"
+                } else {
+                    "a finite number above 0"
+                };
+                faults.add(
+                    FaultCode::InvalidNumber,
+                    &path,
+                    format!("{} is not {wanted}", show(value)),
+                );
+                None
+            }
+        }
+    }
+
+    /// A whole number within `u32`.
+    pub(super) fn count(
+        &mut self,
+        key: &'static str,
+        zero: Zero,
+        faults: &mut Faults,
+    ) -> Option<u32> {
+        self.whole(key, zero, f64::from(u32::MAX), faults)
+            .and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// A whole number of milliseconds, up to a hundred years.
+    pub(super) fn millis(
+        &mut self,
+        key: &'static str,
+        zero: Zero,
+        faults: &mut Faults,
+    ) -> Option<Millis> {
+        self.whole(key, zero, MILLIS_MAX, faults).map(Millis)
+    }
+
+    /// A number of seconds, fractions of a millisecond dropped.
+    pub(super) fn seconds(
+        &mut self,
+        key: &'static str,
+        zero: Zero,
+        faults: &mut Faults,
+    ) -> Option<Millis> {
+        let path = self.path_of(key);
+        let n = self.number(key, zero, faults)?;
+        let ms = (n * 1000.0).ceil();
+        if ms > MILLIS_MAX {
+            faults.add(
+                FaultCode::InvalidNumber,
+                &path,
+                format!("{n} s is longer than a hundred years"),
+            );
+            return None;
+        }
+        Some(Millis(to_u64(ms)))
+    }
+
+    fn whole(
+        &mut self,
+        key: &'static str,
+        zero: Zero,
+        max: f64,
+        faults: &mut Faults,
+    ) -> Option<u64> {
+        let path = self.path_of(key);
+        let n = self.number(key, zero, faults)?;
+        if n.fract() == 0.0 && n <= max {
+            Some(to_u64(n))
+        } else {
+            faults.add(
+                FaultCode::InvalidNumber,
+                &path,
+                format!("{n} is not a whole number up to {max}"),
+            );
+            None
+        }
+    }
+
+    /// Reports every key that nothing asked for.
+    pub(super) fn finish(self, faults: &mut Faults) {
+        for key in self.map.into_iter().flat_map(Map::keys) {
+            if !self.known.contains(&key.as_str()) {
+                let path = self.path_of(key);
+                faults.add(
+                    FaultCode::UnknownKey,
+                    &path,
+                    format!(
+                        "no setting is called {key:?}; known here: {}",
+                        self.known.join(", ")
+                    ),
+                );
+            }
+        }
+    }
+}
+
+/// A hundred years: far beyond any sensible wait, and safe to add to any clock.
+const MILLIS_MAX: f64 = 3_155_760_000_000.0;
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+const fn to_u64(n: f64) -> u64 {
+    n as u64
+}
+
+/// A value as it may stand in a message: short, and without its inside.
+pub(super) fn show(value: &Value) -> String {
+    match value {
+        Value::Null => "an empty value".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a mapping".to_owned(),
+        Value::String(text) if text.chars().count() > 60 => {
+            format!("{:?}...", text.chars().take(60).collect::<String>())
+        }
+        other => other.to_string(),
+    }
+}

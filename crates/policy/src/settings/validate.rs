@@ -1,0 +1,593 @@
+//! The rules of CONF-01 to CONF-15, in the order of the settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::Millis;
+use greenroom_types::bundle::BundleJob;
+use greenroom_types::id::{PoolName, TemplateName};
+use greenroom_types::inventory::{Capability, Gpu};
+use greenroom_types::pool::{
+    CandidateInstanceType, PackingStrategy, Pool, Reliability, RootVolume, ScaleOut, Tier, TierKind,
+};
+use serde_json::Value;
+
+use super::read::{Faults, Node, Zero, show};
+use super::{
+    AutoSettingsValidationError, Ceilings, FaultCode, HotSpare, HotSpareSpec, MigrationDeadlines,
+    NodeService, Settings,
+};
+
+const DEFAULT_MAX_RESTARTS_PER_HOUR: u32 = 6;
+
+pub(super) fn settings(tree: &Value) -> Result<Settings, AutoSettingsValidationError> {
+    let mut faults = Faults::default();
+    let f = &mut faults;
+    let mut root = Node::new(Some(tree), "", f);
+
+    let url = root.text("url", f).unwrap_or_default();
+    if url.is_empty() {
+        f.add(
+            FaultCode::MissingUrl,
+            "url",
+            "the address of the Manager is required, as host:port",
+        );
+    }
+    let pending_window = root.seconds("pendingWindow", Zero::Allowed, f);
+    let remove_stopped = root.seconds("removeStoppedNodesAfter", Zero::Refused, f);
+
+    // `placement.X` wins over the flat `X`; both are checked (CONF-05).
+    let mut nested = root.child("placement", f);
+    let mut timing = |key: &'static str, default: u64, f: &mut Faults| {
+        let inner = nested.millis(key, Zero::Allowed, f);
+        let flat = root.millis(key, Zero::Allowed, f);
+        inner.or(flat).unwrap_or(Millis(default))
+    };
+    let rejection_backoff = timing("rejectionBackoffMs", 5_000, f);
+    let failure_backoff = timing("failureBackoffMs", 30_000, f);
+    let job_startup_grace = timing("jobStartupGraceMs", 120_000, f);
+    let unhealthy_cooldown = timing("unhealthyCooldownMs", 600_000, f);
+    let inner = nested.count("rejectionEscalationCount", Zero::Refused, f);
+    let flat = root.count("rejectionEscalationCount", Zero::Refused, f);
+    let rejection_escalation_count = inner.or(flat).unwrap_or(3);
+    nested.finish(f);
+
+    let ceilings = ceilings(&mut root, f);
+    let hot_spare_tick = root.millis("hotSpareReconcileIntervalMs", Zero::Refused, f);
+    let service_tick = root.millis("nodeServiceReconcileIntervalMs", Zero::Refused, f);
+    let parallel = root.count("prefetchParallelNodes", Zero::Refused, f);
+    let migration = migration(&mut root, f);
+
+    let placement_pools = pools(&mut root, f);
+    let names: BTreeSet<&str> = placement_pools.iter().map(|p| p.name.as_str()).collect();
+    let entries = root.list("hotSpares", f);
+    let hot_spares = hot_spares(&entries, &placement_pools, f);
+    let template_images = template_images(&mut root, f);
+    let mut experimental = root.child("experimental", f);
+    let enabled = experimental.flag("nodeServices", f).unwrap_or_default();
+    experimental.finish(f);
+    let node_services = node_services(&mut root, enabled, &names, f);
+    root.finish(f);
+
+    if !faults.0.is_empty() {
+        return Err(AutoSettingsValidationError { faults: faults.0 });
+    }
+    Ok(Settings {
+        url,
+        pending_window: pending_window.unwrap_or(Millis(60_000)),
+        remove_stopped_nodes_after: remove_stopped.unwrap_or(Millis(3_600_000)),
+        rejection_backoff,
+        rejection_escalation_count,
+        failure_backoff,
+        job_startup_grace,
+        unhealthy_cooldown,
+        ceilings,
+        hot_spare_reconcile_interval: hot_spare_tick.unwrap_or(Millis(60_000)),
+        node_service_reconcile_interval: service_tick.unwrap_or(Millis(60_000)),
+        prefetch_parallel_nodes: parallel.unwrap_or(8),
+        migration,
+        placement_pools,
+        hot_spares,
+        template_images,
+        node_services,
+    })
+}
+
+fn ceilings(root: &mut Node<'_>, f: &mut Faults) -> Ceilings {
+    let flat = root
+        .count("maxRestartsPerHour", Zero::Allowed, f)
+        .unwrap_or(DEFAULT_MAX_RESTARTS_PER_HOUR);
+    let mut policies = root.child("failurePolicies", f);
+    let mut limit = |key: &'static str| {
+        let mut policy = policies.child(key, f);
+        let limit = policy.count("maxRestartsPerHour", Zero::Allowed, f);
+        policy.finish(f);
+        limit.unwrap_or(flat)
+    };
+    let ceilings = Ceilings {
+        prefer_spare: limit("preferSpare"),
+        avoid_spare: limit("avoidSpare"),
+    };
+    policies.finish(f);
+    ceilings
+}
+
+fn migration(root: &mut Node<'_>, f: &mut Faults) -> MigrationDeadlines {
+    let mut node = root.child("migration", f);
+    let mut deadline = |key: &'static str, default: u64| {
+        node.millis(key, Zero::Refused, f)
+            .unwrap_or(Millis(default))
+    };
+    let deadlines = MigrationDeadlines {
+        proposing: deadline("proposingDeadlineMs", 30_000),
+        launching: deadline("launchingDeadlineMs", 120_000),
+        awaiting_target_ready: deadline("awaitingTargetReadyDeadlineMs", 120_000),
+        awaiting_source_stop: deadline("awaitingSourceStopDeadlineMs", 30_000),
+        applying: deadline("applyingDeadlineMs", 10_000),
+        starting_target: deadline("startingTargetDeadlineMs", 120_000),
+        stopping_source: deadline("stoppingSourceDeadlineMs", 30_000),
+    };
+    node.finish(f);
+    deadlines
+}
+
+fn pools(root: &mut Node<'_>, f: &mut Faults) -> Vec<Pool> {
+    let mut pools: Vec<Pool> = Vec::new();
+    for (entry, path) in root.list("placementPools", f) {
+        let mut node = Node::new(Some(entry), &path, f);
+        let name = PoolName::new(node.text("name", f).unwrap_or_default());
+        let name_path = node.path_of("name");
+        if name.is_empty() {
+            f.add(FaultCode::EmptyPoolName, &name_path, "a pool needs a name");
+        } else if pools.iter().any(|pool| pool.name == name) {
+            f.add(
+                FaultCode::DuplicatePoolName,
+                &name_path,
+                format!("another pool is already called {name:?}"),
+            );
+        }
+        let tiers_path = node.path_of("tiers");
+        let entries = node.list("tiers", f);
+        if entries.is_empty() {
+            f.add(
+                FaultCode::EmptyTierList,
+                &tiers_path,
+                format!("pool {name:?} needs at least one tier"),
+            );
+        }
+        let mut tiers: Vec<Tier> = Vec::new();
+        for (entry, path) in entries {
+            let Some(tier) = tier(entry, &path, f) else {
+                continue;
+            };
+            if tiers.iter().any(|other| other.name == tier.name) && !tier.name.is_empty() {
+                f.add(
+                    FaultCode::DuplicateTier,
+                    &format!("{path}.name"),
+                    format!(
+                        "another tier of pool {name:?} is already called {:?}",
+                        tier.name
+                    ),
+                );
+            }
+            if !tier.is_elastic() && tiers.iter().any(|other| !other.is_elastic()) {
+                f.add(
+                    FaultCode::MultipleFixedTiers,
+                    &format!("{path}.scaleOut"),
+                    format!("pool {name:?} has a fixed tier already; a pool has at most one"),
+                );
+            }
+            tiers.push(tier);
+        }
+        node.finish(f);
+        pools.push(Pool { name, tiers });
+    }
+    pools
+}
+
+/// A tier as far as it can be read; none when it does not even say what it is.
+fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
+    let mut node = Node::new(Some(entry), path, f);
+    let name = node.text("name", f).unwrap_or_default();
+    if name.is_empty() {
+        f.add(
+            FaultCode::EmptyTierName,
+            &node.path_of("name"),
+            "a tier needs a name",
+        );
+    }
+    let kinds = ["aws", "oci", "local-servers"];
+    let kind: Option<TierKind> = required(&mut node, "kind", &kinds, f);
+    let scale_out: Option<ScaleOut> = required(&mut node, "scaleOut", &["elastic", "fixed"], f);
+    let region = node.text("region", f);
+    let packing_strategy: Option<PackingStrategy> =
+        node.choice("packingStrategy", &["binpack", "spread"], f);
+    let modes = ["on-demand", "spot", "reserved"];
+    let launch_mode = node.choice("launchMode", &modes, f);
+    let reliability: Option<Reliability> =
+        node.choice("reliability", &["durable", "interruptible"], f);
+    let max_nodes = node.count("maxNodes", Zero::Allowed, f);
+    let placement_lead_ms = node.millis("placementLeadMs", Zero::Allowed, f);
+    let provision_timeout_ms = node.millis("provisionTimeoutMs", Zero::Refused, f);
+    let candidates: Vec<CandidateInstanceType> = node
+        .list("candidateInstanceTypes", f)
+        .into_iter()
+        .map(|(entry, path)| candidate(entry, &path, f))
+        .collect();
+    let root_volume = node.get("rootVolume").is_some().then(|| {
+        let mut volume = node.child("rootVolume", f);
+        let read = RootVolume {
+            size_gb: volume.count("sizeGb", Zero::Refused, f).unwrap_or_default(),
+            volume_type: volume.text("type", f).unwrap_or_default(),
+            iops: volume.count("iops", Zero::Allowed, f).unwrap_or_default(),
+            throughput: volume
+                .count("throughput", Zero::Allowed, f)
+                .unwrap_or_default(),
+        };
+        volume.finish(f);
+        read
+    });
+    if scale_out == Some(ScaleOut::Elastic) {
+        if candidates.is_empty() {
+            f.add(
+                FaultCode::NoCandidateInstanceTypes,
+                &node.path_of("candidateInstanceTypes"),
+                format!("elastic tier {name:?} needs at least one shape that it may buy"),
+            );
+        }
+        if kind == Some(TierKind::LocalServers) {
+            f.add(
+                FaultCode::ElasticNeedsCloud,
+                &node.path_of("scaleOut"),
+                format!("tier {name:?} of kind local-servers cannot buy nodes; use fixed"),
+            );
+        }
+    }
+    if root_volume.is_some() && kind.is_some_and(|kind| kind != TierKind::Aws) {
+        f.add(
+            FaultCode::RootVolumeNotAws,
+            &node.path_of("rootVolume"),
+            format!("tier {name:?} is not aws; only aws nodes have a root volume to set"),
+        );
+    }
+    node.finish(f);
+    Some(Tier {
+        name: name.into(),
+        kind: kind?,
+        region,
+        packing_strategy: packing_strategy.unwrap_or_default(),
+        scale_out: scale_out?,
+        candidate_instance_types: candidates,
+        launch_mode: launch_mode.unwrap_or_default(),
+        reliability,
+        max_nodes,
+        root_volume,
+        placement_lead_ms,
+        provision_timeout_ms,
+    })
+}
+
+fn required<T: serde::de::DeserializeOwned>(
+    node: &mut Node<'_>,
+    key: &'static str,
+    values: &[&str],
+    f: &mut Faults,
+) -> Option<T> {
+    if node.get(key).is_none() {
+        f.add(
+            FaultCode::UnknownValue,
+            &node.path_of(key),
+            format!("missing; one of {} is required", values.join(", ")),
+        );
+        return None;
+    }
+    node.choice(key, values, f)
+}
+
+fn candidate(entry: &Value, path: &str, f: &mut Faults) -> CandidateInstanceType {
+    let mut node = Node::new(Some(entry), path, f);
+    let instance_type = node.text("instanceType", f).unwrap_or_default();
+    if instance_type.is_empty() {
+        f.add(
+            FaultCode::InvalidCandidate,
+            &node.path_of("instanceType"),
+            "a shape needs the provider's name of it",
+        );
+    }
+    let mut amount = |key: &'static str| {
+        let value = node.raw(key);
+        let number = value.and_then(Value::as_f64);
+        match number {
+            Some(n) if n.is_finite() && n > 0.0 => n,
+            _ => {
+                f.add(
+                    FaultCode::InvalidCandidate,
+                    &node.path_of(key),
+                    format!(
+                        "{} of shape {instance_type:?} is not a finite number above 0",
+                        value.map_or_else(|| "nothing".to_owned(), show)
+                    ),
+                );
+                0.0
+            }
+        }
+    };
+    let total_capacity = amount("totalCapacity");
+    let cores = amount("totalCores");
+    if cores.fract() != 0.0 || cores > f64::from(u32::MAX) {
+        f.add(
+            FaultCode::InvalidCandidate,
+            &node.path_of("totalCores"),
+            format!("{cores} is not a whole number of cores"),
+        );
+    }
+    let read = CandidateInstanceType {
+        instance_type: instance_type.clone(),
+        total_capacity,
+        total_cores: whole(cores),
+        capabilities: node
+            .list("capabilities", f)
+            .into_iter()
+            .map(|(entry, path)| capability(entry, &path, f))
+            .collect(),
+        gpus: node
+            .list("gpus", f)
+            .into_iter()
+            .enumerate()
+            .map(|(i, (entry, path))| gpu(entry, i, &path, f))
+            .collect(),
+        ocpus: node.number("ocpus", Zero::Refused, f),
+        memory_gb: node.number("memoryGb", Zero::Refused, f),
+    };
+    node.finish(f);
+    read
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+const fn whole(n: f64) -> u32 {
+    n as u32
+}
+
+fn capability(entry: &Value, path: &str, f: &mut Faults) -> Capability {
+    let mut node = Node::new(Some(entry), path, f);
+    let name = node.text("name", f).unwrap_or_default();
+    if name.is_empty() {
+        f.add(
+            FaultCode::UnknownValue,
+            &node.path_of("name"),
+            "a capability needs a name",
+        );
+    }
+    let key = if node.get("attributeMatches").is_some() {
+        "attributeMatches"
+    } else {
+        "attributes"
+    };
+    let mut attributes = BTreeMap::new();
+    if let Some(value) = node.get(key) {
+        match serde_json::from_value(value.clone()) {
+            Ok(pairs) => attributes = pairs,
+            Err(_) => f.add(
+                FaultCode::UnknownValue,
+                &node.path_of(key),
+                "attributes are a mapping of text to text",
+            ),
+        }
+    }
+    let read = Capability {
+        name,
+        count: node.count("count", Zero::Allowed, f).unwrap_or(1),
+        attributes,
+    };
+    node.finish(f);
+    read
+}
+
+fn gpu(entry: &Value, position: usize, path: &str, f: &mut Faults) -> Gpu {
+    let mut node = Node::new(Some(entry), path, f);
+    let read = Gpu {
+        index: node
+            .count("index", Zero::Allowed, f)
+            .unwrap_or_else(|| u32::try_from(position).unwrap_or(u32::MAX)),
+        model: node.text("model", f).unwrap_or_default(),
+        capacity: node.number("capacity", Zero::Refused, f).unwrap_or(1.0),
+        ..Gpu::default()
+    };
+    node.finish(f);
+    read
+}
+
+/// Spare entries; also the check of `updateHotSpareSpecs` (SPARE-20).
+pub(super) fn hot_spares(
+    entries: &[(&Value, String)],
+    pools: &[Pool],
+    f: &mut Faults,
+) -> Vec<HotSpare> {
+    let mut spares: Vec<HotSpare> = Vec::new();
+    for (entry, path) in entries {
+        let mut node = Node::new(Some(entry), path, f);
+        let pool_name = PoolName::new(node.text("pool", f).unwrap_or_default());
+        let pool = pools.iter().find(|pool| pool.name == pool_name);
+        if pool.is_none() || pool_name.is_empty() {
+            f.add(
+                FaultCode::UnknownHotSparePool,
+                &node.path_of("pool"),
+                format!("no placement pool is called {pool_name:?}"),
+            );
+        } else if spares.iter().any(|other| other.pool == pool_name) {
+            f.add(
+                FaultCode::DuplicateHotSpare,
+                &node.path_of("pool"),
+                format!("pool {pool_name:?} has a spare entry already"),
+            );
+        }
+        let target = node.raw("targetCount");
+        let target_count = match target.map(|value| (value, value.as_u64())) {
+            None => 0,
+            Some((_, Some(count))) if count <= 100_000 => u32::try_from(count).unwrap_or(0),
+            Some((value, _)) => {
+                f.add(
+                    FaultCode::InvalidTargetCount,
+                    &node.path_of("targetCount"),
+                    format!("{} is not a whole number from 0 to 100000", show(value)),
+                );
+                0
+            }
+        };
+        let mut spec_node = node.child("spec", f);
+        let spec = HotSpareSpec {
+            instance_type: spec_node.text("instanceType", f).unwrap_or_default(),
+            region: spec_node.text("region", f).unwrap_or_default(),
+            az: spec_node.text("az", f).unwrap_or_default(),
+        };
+        if target_count > 0
+            && spec.instance_type.is_empty()
+            && pool.is_some_and(|pool| pool.tiers.iter().any(Tier::is_elastic))
+        {
+            f.add(
+                FaultCode::SpareInstanceTypeMissing,
+                &spec_node.path_of("instanceType"),
+                format!("spares of pool {pool_name:?} are bought; say which shape"),
+            );
+        }
+        spec_node.finish(f);
+        let templates = |texts: Vec<String>| texts.into_iter().map(TemplateName::from).collect();
+        let spare = HotSpare {
+            pool: pool_name,
+            target_count,
+            spec,
+            warm_for: templates(node.texts("warmFor", f)),
+            reserved_for: templates(node.texts("reservedFor", f)),
+            exclusive: node.flag("exclusive", f).unwrap_or_default(),
+        };
+        if spare.exclusive && spare.reserved_for.is_empty() {
+            f.add(
+                FaultCode::ExclusiveWithoutReservedFor,
+                &node.path_of("exclusive"),
+                "exclusive needs a reservedFor with at least one template",
+            );
+        }
+        node.finish(f);
+        spares.push(spare);
+    }
+    spares
+}
+
+fn template_images(root: &mut Node<'_>, f: &mut Faults) -> BTreeMap<TemplateName, Vec<String>> {
+    let mut images = BTreeMap::new();
+    let path = root.path_of("templateImages");
+    match root.get("templateImages") {
+        None => {}
+        Some(Value::Object(map)) => {
+            for (template, refs) in map {
+                match serde_json::from_value::<Vec<String>>(refs.clone()) {
+                    Ok(refs) => {
+                        images.insert(TemplateName::from(template.as_str()), refs);
+                    }
+                    Err(_) => f.add(
+                        FaultCode::UnknownValue,
+                        &format!("{path}.{template}"),
+                        format!("{} is no list of image references", show(refs)),
+                    ),
+                }
+            }
+        }
+        Some(other) => f.add(
+            FaultCode::UnknownValue,
+            &path,
+            format!("{} is no mapping of template to images", show(other)),
+        ),
+    }
+    images
+}
+
+fn node_services(
+    root: &mut Node<'_>,
+    enabled: bool,
+    pools: &BTreeSet<&str>,
+    f: &mut Faults,
+) -> Vec<NodeService> {
+    let entries = root.list("nodeServices", f);
+    if !entries.is_empty() && !enabled {
+        f.add(
+            FaultCode::ExperimentalNotEnabled,
+            "nodeServices",
+            "node services are experimental; set experimental.nodeServices: true",
+        );
+    }
+    let mut services: Vec<NodeService> = Vec::new();
+    for (entry, path) in entries {
+        let mut node = Node::new(Some(entry), &path, f);
+        let service_id = node.text("serviceId", f).unwrap_or_default();
+        if service_id.is_empty() {
+            f.add(
+                FaultCode::UnknownValue,
+                &node.path_of("serviceId"),
+                "a node service needs an id",
+            );
+        } else if services.iter().any(|s| s.service_id.as_str() == service_id) {
+            f.add(
+                FaultCode::DuplicateNodeService,
+                &node.path_of("serviceId"),
+                format!("another node service is already called {service_id:?}"),
+            );
+        }
+        match node.text("lifecycle", f).as_deref() {
+            None | Some("eager") => {}
+            Some(other) => f.add(
+                FaultCode::UnsupportedLifecycle,
+                &node.path_of("lifecycle"),
+                format!("{other:?} is not supported; use eager"),
+            ),
+        }
+        let names = node.texts("pools", f);
+        let pools_path = node.path_of("pools");
+        for (i, name) in names.iter().enumerate() {
+            if !pools.contains(name.as_str()) {
+                f.add(
+                    FaultCode::UnknownNodeServicePool,
+                    &format!("{pools_path}[{i}]"),
+                    format!("no placement pool is called {name:?}"),
+                );
+            }
+        }
+        let mut needs = |key: &'static str| -> Vec<Capability> {
+            node.list(key, f)
+                .into_iter()
+                .map(|(entry, path)| capability(entry, &path, f))
+                .collect()
+        };
+        let (consumes, provides) = (needs("consumes"), needs("provides"));
+        let job_path = node.path_of("jobSpec");
+        let job_spec = job_spec(node.get("jobSpec"), &service_id, &job_path, f);
+        node.finish(f);
+        services.push(NodeService {
+            service_id: service_id.into(),
+            pools: names.into_iter().map(PoolName::from).collect(),
+            consumes,
+            provides,
+            job_spec,
+        });
+    }
+    services
+}
+
+/// The job of a node service: a bundle job whose name may be left out.
+fn job_spec(value: Option<&Value>, service_id: &str, path: &str, f: &mut Faults) -> BundleJob {
+    let mut value = value
+        .cloned()
+        .unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    if let Value::Object(map) = &mut value {
+        map.entry("jobName")
+            .or_insert_with(|| Value::String(service_id.to_owned()));
+    }
+    serde_json::from_value(value).unwrap_or_else(|error| {
+        let message = error.to_string();
+        let code = if message.starts_with("unknown field") {
+            FaultCode::UnknownKey
+        } else {
+            FaultCode::UnknownValue
+        };
+        f.add(code, path, message);
+        BundleJob::default()
+    })
+}
