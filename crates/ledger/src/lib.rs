@@ -1,1 +1,33 @@
-//! The Manager's replicated state machine: commands in, outcome, events and orders out. Pure
+//! The Manager's replicated state machine: commands in; outcome, changes, orders and rows out.
+//!
+//! [`Ledger`] is the state: jobs, instances, nodes, slots, bundles. It is pure and deterministic: no
+//! clock, no random source, no input or output. Beside it stand two companions that are not
+//! replicated: [`Keeper`] owns the deadlines, [`Subscriber`] one client's view of the changes. The
+//! Manager drives all three with real clocks and sockets, the simulator in virtual time.
+
+mod change;
+mod command;
+mod config;
+mod keeper;
+mod ledger;
+mod order;
+mod out;
+mod read;
+mod report;
+mod rows;
+mod search;
+mod state;
+mod subscriber;
+
+pub use change::{Applied, Change, Row, RowChange, Subject, What};
+pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered};
+pub use config::{Config, Limits, Provider};
+pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
+pub use ledger::Ledger;
+pub use order::{MachineSpec, MigrationStep, Order, ProviderTask, WorkerJob, WorkerOrder};
+pub use read::CurrentJob;
+pub use report::{Finding, Hello, HelloInstance, Report};
+pub use rows::LoadError;
+pub use search::{DateComparison, JobFilter, TextComparison};
+pub use state::{Awaiting, Instance, InstanceStop, JobRecord, Node, NodeStop, Notice, Slot};
+pub use subscriber::{Subscriber, Wish};

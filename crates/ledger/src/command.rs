@@ -1,0 +1,155 @@
+//! Everything that changes the Manager's state: one closed enum, in the form in which it stands in
+//! the log.
+//!
+//! A command carries what the state machine must not make by itself: random ids ([`Fresh`]). The
+//! instant comes beside it, at [`crate::Ledger::apply`]. News that is passed on and not stored
+//! (job info, heartbeats, lease refreshes) is no command.
+
+use greenroom_types::call::Call;
+use greenroom_types::{BundleId, NodeId, StartId, Wall};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::report::{Finding, Report};
+
+/// A change of the Manager's state, asked for or found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Command {
+    /// A Manager begins to serve this state.
+    Open(Open),
+    /// Somebody called.
+    Call(Box<Called>),
+    /// A worker of an owned server calls in (LOCAL-05).
+    Register(Register),
+    /// Something about the Manager's line to a worker, or the lack of one.
+    Link {
+        /// The worker's node.
+        node_id: NodeId,
+        /// What.
+        link: Link,
+    },
+    /// A worker said something over its stream.
+    Report {
+        /// The worker's node.
+        node_id: NodeId,
+        /// Number in the worker's journal, growing; 0 for what is not kept there (hello, inventory).
+        report_id: u64,
+        /// What it said.
+        report: Box<Report>,
+    },
+    /// A provider said something about a machine.
+    Provider {
+        /// The node that the machine is for.
+        node_id: NodeId,
+        /// What it said.
+        finding: Finding,
+    },
+    /// Time has passed.
+    Tick(Due),
+}
+
+/// A Manager begins to serve this state: at its start, at a takeover, after a restore.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Open {
+    /// A fresh random id for the epoch, taken when the state has none yet (EVT-16).
+    pub epoch: String,
+    /// Begin a new epoch although there is one: after a restore or a forced generation.
+    pub renew: bool,
+    /// Settings to put in force; none keeps those in force.
+    pub config: Option<Box<Config>>,
+}
+
+/// A call with what it needs besides its arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Called {
+    /// The call.
+    pub call: Call,
+    /// What the credential proves about the caller (SEC-17).
+    pub actor: String,
+    /// The caller's id for this request, if it may be repeated (API-07).
+    pub request_id: Option<String>,
+    /// Random material for what the call may make.
+    pub fresh: Fresh,
+}
+
+/// Random material, drawn by the proposer for every call. Each field is used at most once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fresh {
+    /// 32 hexadecimal digits: the start id, or the source of a bundle id, batch id or suffix.
+    pub id: String,
+    /// A slot token (LOCAL-03), needed by RegisterClusterNode only. Secret.
+    pub token: String,
+}
+
+/// A worker presents a slot's token (LOCAL-05).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Register {
+    /// The token. Secret.
+    pub token: String,
+    /// Where the worker listens, as `host:port`.
+    pub address: String,
+    /// Machine that the slot is bound to at first use.
+    pub machine_id: String,
+    /// Public key that the slot is bound to at first use, in the caller's encoding.
+    pub public_key: String,
+    /// Key material for the slot, made by the proposer; kept at first use, ignored at a repeat.
+    /// Secret, opaque to the state machine.
+    pub key: String,
+    /// The worker's picture of its machine, if it sent one.
+    pub hardware: Option<Box<greenroom_types::inventory::NodeInventory>>,
+}
+
+/// What an accepted [`Register`] answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Registered {
+    /// Id of the slot's node.
+    pub node_id: NodeId,
+    /// Key material in force: that of the first use (LOCAL-06). Secret.
+    pub key: String,
+    /// False for a repeat by the same machine and key.
+    pub first_use: bool,
+}
+
+/// Something about the Manager's line to a worker, or the lack of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Link {
+    /// The stream broke, or fell silent (MNODE-10).
+    Dropped,
+    /// It stayed away for the drop grace: the node is given up (MNODE-12).
+    GraceOver,
+    /// A node that is given up or ending stayed away for the keepalive time: it is stopped.
+    KeepaliveOver,
+    /// The provider kept the machine pending for too long (MNODE-06).
+    PendingOver,
+    /// The machine runs, or the worker called in, and could not be dialled in time (MNODE-06,
+    /// LOCAL-09).
+    StartupOver,
+    /// The stream is open and no valid hello came in time (MNODE-06).
+    HelloOver,
+}
+
+/// What the passing of time alone causes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Due {
+    /// A provision message stayed without answer to the last repeat (JOB-19).
+    ProvisionUnanswered(StartId),
+    /// A deleted job's instance could not be reached for long enough (BDL-19).
+    UnreachableOver(StartId),
+    /// A bundle's stop time has come (BSTOP-02); nothing happens if it was moved meanwhile.
+    BundleStop {
+        /// The bundle.
+        bundle_id: BundleId,
+        /// The stop time that was waited for.
+        stop_at: Wall,
+    },
+    /// A stopped node leaves the record (MNODE-18).
+    ForgetNode(NodeId),
+}

@@ -1,0 +1,83 @@
+//! The state machine itself: its state, and the one place where commands enter it.
+//!
+//! Every handler looks first and changes after, so that a refused call has changed nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::call::{CallResult, Refusal, Reply, Status};
+use greenroom_types::node::InstanceKey;
+use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
+
+use crate::change::{Applied, Row};
+use crate::command::{Command, Open};
+use crate::config::Config;
+use crate::out::Out;
+use crate::rows::LoadError;
+use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
+
+/// The Manager's replicated state.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    pub(crate) config: Config,
+    pub(crate) epoch: String,
+    pub(crate) seq: u64,
+    pub(crate) jobs: BTreeMap<JobId, JobRecord>,
+    pub(crate) instances: BTreeMap<StartId, Instance>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) slots: BTreeMap<NodeId, Slot>,
+    pub(crate) bundles: BTreeMap<BundleId, BundleRecord>,
+    pub(crate) tombstones: BTreeMap<StartId, Tombstone>,
+    pub(crate) requests: BTreeMap<String, Recorded>,
+    pub(crate) next_request: u64,
+    // Indexes, derived from the above.
+    pub(crate) live: BTreeMap<InstanceKey, StartId>,
+    pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
+    pub(crate) slot_names: BTreeMap<String, NodeId>,
+    pub(crate) tokens: BTreeMap<String, NodeId>,
+    pub(crate) request_order: BTreeMap<u64, String>,
+    pub(crate) tombstone_order: BTreeSet<(Wall, StartId)>,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// An empty state with these settings.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+
+    /// Rebuilds the state from the rows that earlier applies gave back. No rows: an empty state.
+    pub fn load(rows: impl IntoIterator<Item = Row>) -> Result<Self, LoadError> {
+        crate::rows::load(rows)
+    }
+
+    /// Applies one command. The same commands with the same instants give the same answers,
+    /// changes, orders and rows everywhere.
+    pub fn apply(&mut self, at: Wall, command: Command) -> Applied {
+        let mut out = Out::new(at);
+        let outcome = match command {
+            Command::Open(open) => self.apply_open(&mut out, open),
+            other => Err(Refusal::new(
+                Status::Unimplemented,
+                "not_served",
+                format!("{other:?} is not served"),
+            )),
+        };
+        self.finish(out, outcome)
+    }
+
+    fn apply_open(&mut self, out: &mut Out, open: Open) -> CallResult {
+        if self.epoch.is_empty() || open.renew {
+            self.epoch = open.epoch;
+            self.seq = 0;
+        }
+        if let Some(config) = open.config {
+            self.config = *config;
+        }
+        out.meta = true;
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,139 @@
+//! What one apply collects on its way: changes in order, orders, and which records to write.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::call::CallResult;
+use greenroom_types::stream::StreamEvent;
+use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
+
+use crate::change::{Applied, Change, Subject, What};
+use crate::command::Registered;
+use crate::ledger::Ledger;
+use crate::order::{Order, WorkerOrder};
+
+/// The collector of one apply.
+pub(crate) struct Out {
+    pub(crate) at: Wall,
+    pub(crate) meta: bool,
+    pub(crate) registered: Option<Registered>,
+    pub(crate) orders: Vec<Order>,
+    pub(crate) nodes: BTreeSet<NodeId>,
+    pub(crate) inventories: BTreeSet<NodeId>,
+    pub(crate) instances: BTreeSet<StartId>,
+    pub(crate) slots: BTreeSet<NodeId>,
+    pub(crate) bundles: BTreeSet<BundleId>,
+    pub(crate) tombstones: BTreeSet<StartId>,
+    pub(crate) requests: BTreeSet<String>,
+    /// History rows written or removed.
+    pub(crate) entries: BTreeSet<(JobId, u64)>,
+    pub(crate) jobs: BTreeSet<JobId>,
+    announced: Vec<Announced>,
+    announced_jobs: BTreeMap<JobId, usize>,
+}
+
+enum Announced {
+    Job(JobId),
+    Deleted(JobId),
+    Event(StreamEvent),
+    Withdrawn,
+}
+
+// === impl Out ===
+
+impl Out {
+    pub(crate) fn new(at: Wall) -> Self {
+        Self {
+            at,
+            meta: false,
+            registered: None,
+            orders: Vec::new(),
+            nodes: BTreeSet::new(),
+            inventories: BTreeSet::new(),
+            instances: BTreeSet::new(),
+            slots: BTreeSet::new(),
+            bundles: BTreeSet::new(),
+            tombstones: BTreeSet::new(),
+            requests: BTreeSet::new(),
+            entries: BTreeSet::new(),
+            jobs: BTreeSet::new(),
+            announced: Vec::new(),
+            announced_jobs: BTreeMap::new(),
+        }
+    }
+
+    /// An event that is the same for every subscriber.
+    pub(crate) fn event(&mut self, event: StreamEvent) {
+        self.announced.push(Announced::Event(event));
+    }
+
+    /// A job changed. However often in one commit, it is told once, at the place of the first time,
+    /// as it stands in the end (EVT-08).
+    pub(crate) fn job(&mut self, job_id: &JobId) {
+        self.jobs.insert(job_id.clone());
+        if !self.announced_jobs.contains_key(job_id) {
+            self.announced_jobs
+                .insert(job_id.clone(), self.announced.len());
+            self.announced.push(Announced::Job(job_id.clone()));
+        }
+    }
+
+    /// A job is gone; what was to be told of it in this commit is not told.
+    pub(crate) fn job_deleted(&mut self, job_id: &JobId) {
+        self.jobs.insert(job_id.clone());
+        if let Some(at) = self.announced_jobs.remove(job_id) {
+            self.announced[at] = Announced::Withdrawn;
+        }
+        self.announced.push(Announced::Deleted(job_id.clone()));
+    }
+
+    /// A message for a worker.
+    pub(crate) fn order(&mut self, node_id: &NodeId, message: WorkerOrder) {
+        self.orders.push(Order::Worker {
+            node_id: node_id.clone(),
+            message,
+        });
+    }
+}
+
+impl Ledger {
+    /// Numbers the changes, writes the rows, and gives everything back.
+    pub(crate) fn finish(&mut self, mut out: Out, outcome: CallResult) -> Applied {
+        let announced = std::mem::take(&mut out.announced);
+        let mut changes = Vec::with_capacity(announced.len());
+        for item in announced {
+            let what = match item {
+                Announced::Job(id) => match self.jobs.get(&id) {
+                    Some(record) => What::Job(record.view.clone()),
+                    None => continue,
+                },
+                Announced::Deleted(id) => What::JobDeleted(id),
+                Announced::Event(event) => What::Event(event),
+                Announced::Withdrawn => continue,
+            };
+            self.seq += 1;
+            out.meta = true;
+            changes.push(Change {
+                seq: self.seq,
+                at: out.at,
+                what,
+            });
+        }
+        let rows = self.rows_of(&out);
+        let touched = out
+            .nodes
+            .iter()
+            .cloned()
+            .map(Subject::Node)
+            .chain(out.instances.iter().cloned().map(Subject::Instance))
+            .chain(out.bundles.iter().cloned().map(Subject::Bundle))
+            .collect();
+        Applied {
+            outcome,
+            registered: out.registered,
+            changes,
+            orders: out.orders,
+            rows,
+            touched,
+        }
+    }
+}
