@@ -523,7 +523,7 @@ impl Analyser {
                 at_once += 1;
                 let pair = (index.min(other), index.max(other));
                 if let Some(open) = self.overlaps.get_mut(&pair) {
-                    open.until_us = at_us;
+                    open.until_us = theirs.until_us;
                     continue;
                 }
                 let mine_first = from_us <= theirs.from_us;
@@ -536,7 +536,7 @@ impl Analyser {
                     first: self.senders[first].label.clone(),
                     second: self.senders[second].label.clone(),
                     from_us: from_us.max(theirs.from_us),
-                    until_us: at_us,
+                    until_us: theirs.until_us,
                 };
                 events.push(Event::TwoSenders {
                     from_us: overlap.from_us,

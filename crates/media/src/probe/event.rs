@@ -163,7 +163,7 @@ pub struct Overlap {
     pub second: Sender,
     /// First packet of the second one.
     pub from_us: u64,
-    /// Last packet that shows both at work.
+    /// Last packet of the one that stopped first.
     pub until_us: u64,
 }
 
