@@ -4,9 +4,10 @@
 //! from one package. Published names and numbers are kept exactly, additions are numbered from 100 (API-02,
 //! API-03), and `tests/wire` holds both against `docs/wire` and the wire map of the specification.
 //!
-//! [`status`] builds and reads refusals. This crate opens
+//! [`status`] builds and reads refusals, [`convert`] turns messages into domain types and back. This crate opens
 //! no connection and decides nothing: it does not know what a valid job is, only what a well-formed message is.
 
+pub mod convert;
 pub mod status;
 
 /// `norsk.api.common`: nouns that the Manager's and the worker's surface share.

@@ -116,6 +116,8 @@ impl Refusal {
 }
 
 impl From<Refusal> for tonic::Status {
+    /// # Panics
+    /// When the reason is not of `[a-z_]+`: reasons are constants of the program.
     fn from(refusal: Refusal) -> Self {
         let Refusal {
             code,
@@ -130,10 +132,14 @@ impl From<Refusal> for tonic::Status {
             details: Some(named_to_wire(fit(details))),
         };
         let mut metadata = MetadataMap::new();
-        // Header values are ASCII; a reason read from elsewhere was checked when it was read.
-        if let Ok(value) = MetadataValue::try_from(reason.as_ref()) {
-            metadata.insert(REASON_TRAILER, value);
-        }
+        assert!(
+            is_reason(&reason),
+            "a reason is of [a-z_]+, this one is {reason:?}"
+        );
+        metadata.insert(
+            REASON_TRAILER,
+            MetadataValue::try_from(reason.as_ref()).expect("letters and underscores are ASCII"),
+        );
         Self::with_details_and_metadata(code, message, details.encode_to_vec().into(), metadata)
     }
 }
