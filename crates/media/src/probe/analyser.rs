@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::event::{Event, Kind, Missing, OnAir, Overlap, Run, Sender, Silence};
-use super::numbers::{Continuity, Numbers, Seen, Unwrapped, Unwrapper};
+use super::numbers::{Seen, Unwrapped, Unwrapper};
 use super::report::{Ended, Live, Report};
+use super::space::{RUN_MERGE_US, Space, Transit, extend};
 use crate::packet::{self, Datagram, TestPacket};
 
 /// Most senders told apart; more are a flood of random sources and not a programme.
@@ -21,13 +22,6 @@ pub const SENDERS_MAX: usize = 1_024;
 
 /// Most entries in each list of a report; counters go on beyond it.
 pub const LIST_MAX: usize = 10_000;
-
-/// Like findings closer together than this are one finding line.
-const RUN_MERGE_US: u64 = 1_000_000;
-
-/// The lowest transit time is taken from the last one to two of these, so that clocks drifting
-/// apart by 100 ppm show as 2 ms and not as a growing delay.
-const TRANSIT_WINDOW_US: u64 = 10_000_000;
 
 /// What counts as what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,24 +75,6 @@ enum SpaceKey {
     Channel(String),
     Sender(usize),
     Pid(usize, u16),
-}
-
-#[derive(Debug)]
-struct Space {
-    name: String,
-    numbers: Numbers,
-    continuity: Continuity,
-    repeated: Option<Run>,
-    reordered: Option<Run>,
-    late: Option<Run>,
-}
-
-/// Lowest transit time of this window and of the one before.
-#[derive(Debug, Default)]
-struct Transit {
-    window: u64,
-    lowest: Option<i64>,
-    lowest_before: Option<i64>,
 }
 
 /// A datagram that counts.
@@ -394,14 +370,7 @@ impl Analyser {
         let next = self.spaces.len();
         let index = *self.space_index.entry(key).or_insert(next);
         if index == next {
-            self.spaces.push(Space {
-                name,
-                numbers: Numbers::default(),
-                continuity: Continuity::default(),
-                repeated: None,
-                reordered: None,
-                late: None,
-            });
+            self.spaces.push(Space::new(name));
         }
         index
     }
@@ -618,7 +587,7 @@ impl Analyser {
     }
 }
 
-// === impl SenderState, Transit ===
+// === impl SenderState ===
 
 impl SenderState {
     fn says(&self, test: &TestPacket<'_>) -> bool {
@@ -626,64 +595,6 @@ impl SenderState {
             && self.label.role.as_deref() == Some(test.role)
             && self.label.fence == test.fence
     }
-}
-
-impl Transit {
-    /// How late a test packet is, as [`Settings::late_us`] defines it.
-    fn delay_us(&mut self, at_us: u64, test: &TestPacket<'_>) -> u64 {
-        // 90 kHz ticks of the sender's wall time, compared as RTP time wraps.
-        let wall_ticks = (u128::from(test.wall_us) * 9 / 100) as u32;
-        let behind_ticks = wall_ticks.wrapping_sub(test.rtp_time).cast_signed().max(0);
-        let sender_us = u64::from(behind_ticks.unsigned_abs()) * 100 / 9;
-
-        let transit = at_us.cast_signed().wrapping_sub(test.wall_us.cast_signed());
-        let window = at_us / TRANSIT_WINDOW_US;
-        if window != self.window {
-            self.lowest_before = if window == self.window + 1 {
-                self.lowest
-            } else {
-                None
-            };
-            self.lowest = None;
-            self.window = window;
-        }
-        self.lowest = Some(self.lowest.map_or(transit, |lowest| lowest.min(transit)));
-        let base = self
-            .lowest
-            .into_iter()
-            .chain(self.lowest_before)
-            .min()
-            .unwrap_or(transit);
-        sender_us + transit.abs_diff(base)
-    }
-}
-
-/// Adds a finding to a space's run of its kind, or begins one.
-fn extend(
-    space: &mut Space,
-    run: impl Fn(&mut Space) -> &mut Option<Run>,
-    (number, at_us, worst_us): (u64, u64, Option<u64>),
-) {
-    if let Some(run) = run(space) {
-        run.first = run.first.min(number);
-        run.last = run.last.max(number);
-        run.count += 1;
-        run.until_us = at_us;
-        run.worst_us = run.worst_us.max(worst_us);
-        return;
-    }
-    let numbers_of = space.name.clone();
-    let (from_us, until_us) = (at_us, at_us);
-    let (first, last, count) = (number, number, 1);
-    *run(space) = Some(Run {
-        numbers_of,
-        first,
-        last,
-        count,
-        from_us,
-        until_us,
-        worst_us,
-    });
 }
 
 fn list<T>(items: &mut Vec<T>, item: T, left_out: &mut u64) {

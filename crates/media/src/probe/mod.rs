@@ -12,6 +12,7 @@ mod event;
 mod numbers;
 mod receiver;
 mod report;
+mod space;
 #[cfg(test)]
 mod tests;
 
