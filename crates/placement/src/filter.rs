@@ -1,0 +1,626 @@
+//! One request, prepared: what holds for it whichever node is looked at, then the filter chain
+//! (PLACE-04) and the rank of a node (PLACE-14).
+//!
+//! Rules among jobs are looked up once, as sets of nodes, so that a node costs no search. Nothing is
+//! allocated per node, but for GPU shares of groups and for a trace.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+
+use greenroom_types::bundle::{OnLaunch, OnRuntimeFailure, Rule, SameAz};
+use greenroom_types::pool::{PackingStrategy, Reliability, Tier, TierKind};
+use greenroom_types::{JobId, TemplateName};
+
+use crate::binding::JobRef;
+use crate::decision::{Degraded, Domain};
+use crate::fleet::{Fleet, KnownAz, Slot};
+use crate::gpu;
+use crate::groups::{BundlePlan, Group};
+use crate::key::{Packing, Rank};
+use crate::needs::{GpuNeed, Needs};
+use crate::node::Node;
+use crate::offer::{Lack, Offer};
+use crate::port::Port;
+use crate::request::{Context, Request};
+use crate::reserved::Reserved;
+use crate::trace::{Detail, Exclusion, Reason};
+
+/// A request with everything that does not depend on the node.
+pub(crate) struct Case<'a> {
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) request: &'a Request<'a>,
+    plan: &'a BundlePlan,
+    me: JobRef,
+    group: &'a Group,
+    group_index: usize,
+    /// What a node must offer: the job's needs, or those of its whole group for the first member
+    /// that is placed (INTRA-04).
+    needs: &'a Needs,
+    own_gpu: Option<&'a GpuNeed>,
+    /// Shares of the rest of the group, for the first member that is placed.
+    rest_gpus: Vec<GpuNeed>,
+    /// Nodes of the other bound members of the group (INTRA-03), ascending, each once.
+    tied: Vec<Slot>,
+    /// Nodes of jobs that may not share a node with the group.
+    apart: Vec<Slot>,
+    /// Zones of the other bound jobs of the copy.
+    azs: Vec<&'a str>,
+    other: OtherCopy<'a>,
+    template: Option<&'a TemplateName>,
+    images: &'a [String],
+    avoid_spares: bool,
+    prefer_spares: bool,
+    admit_reserved: bool,
+}
+
+/// Where the other copy is, and which domains are not to be shared with it (RESIL-03, RESIL-04).
+#[derive(Default)]
+struct OtherCopy<'a> {
+    has_policy: bool,
+    forbids: [bool; 3],
+    slots: Vec<Slot>,
+    azs: Vec<&'a str>,
+    clouds: Vec<TierKind>,
+    interruptible: bool,
+}
+
+const DOMAINS: [Domain; 3] = [Domain::SameNode, Domain::SameAz, Domain::SameCloud];
+
+/// Which of [`DOMAINS`] a node would share with the other copy although that is forbidden.
+pub(crate) type Violations = [bool; 3];
+
+/// A node that passed the chain.
+#[derive(Clone, Copy)]
+pub(crate) struct Fit {
+    pub(crate) rank: Rank,
+    pub(crate) gpu_index: Option<u32>,
+    pub(crate) violations: Violations,
+}
+
+// === impl Case ===
+
+impl<'a> Case<'a> {
+    pub(crate) fn new(fleet: &'a Fleet, request: &'a Request<'a>, plan: &'a BundlePlan) -> Self {
+        let bundle = request.bundle;
+        let job = &plan.jobs()[request.job];
+        let me = JobRef::new(
+            bundle.bundle_id.clone(),
+            request.replica_index,
+            job.name.clone(),
+        );
+        let group = &plan.groups()[job.group];
+
+        let mut tied = Vec::new();
+        let mut apart = Vec::new();
+        let mut azs = Vec::new();
+        let copy = fleet.copy_state(&bundle.bundle_id, request.replica_index);
+        let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
+        for peer in peers.iter().filter(|peer| peer.job_id != request.job_id) {
+            azs.extend(fleet.at(peer.slot).az.as_deref());
+            if let Some(theirs) = plan.group_index(&peer.name) {
+                if theirs == job.group {
+                    tied.push(peer.slot);
+                }
+                if group.apart.contains(&theirs) {
+                    apart.push(peer.slot);
+                }
+            }
+        }
+        tied.sort_unstable();
+        tied.dedup();
+
+        let sizing = group.is_shared() && tied.is_empty();
+        let own_gpu = job.needs.gpus.first();
+        let mut rest_gpus = Vec::new();
+        if sizing {
+            let others = group
+                .members
+                .iter()
+                .filter(|&&member| member != request.job);
+            rest_gpus.extend(others.flat_map(|&at| plan.jobs()[at].needs.gpus.iter().cloned()));
+        }
+        let template = bundle.jobs[request.job].launch.template.as_ref();
+        let (avoid_spares, prefer_spares) = match request.context {
+            Context::Launch => (bundle.on_launch == OnLaunch::AvoidSpare, false),
+            Context::Recovery(policy) => (
+                policy == OnRuntimeFailure::AvoidSpare,
+                policy == OnRuntimeFailure::PreferSpare,
+            ),
+            Context::Migration { .. } => (false, false),
+        };
+        Self {
+            fleet,
+            request,
+            plan,
+            me,
+            group,
+            group_index: job.group,
+            needs: if sizing { &group.needs } else { &job.needs },
+            own_gpu,
+            rest_gpus,
+            tied,
+            apart,
+            azs,
+            other: OtherCopy::new(fleet, request),
+            template,
+            images: template.map_or(&[], |template| fleet.template_images(template)),
+            avoid_spares,
+            prefer_spares,
+            admit_reserved: request.override_reservation || bundle.override_reservation,
+        }
+    }
+
+    /// True when two walks are made (PLACE-29).
+    pub(crate) fn forbids(&self) -> bool {
+        self.other.forbids.contains(&true)
+    }
+
+    /// True when the two walks can differ at all.
+    pub(crate) fn has_other_copy(&self) -> bool {
+        !self.other.slots.is_empty()
+    }
+
+    /// True when the job can only go where its group is (INTRA-06).
+    pub(crate) fn is_tied(&self) -> bool {
+        !self.tied.is_empty()
+    }
+
+    /// The chain up to the tier: the parts for which a node's content does not matter.
+    pub(crate) fn belongs(&self, node: &Node, pool: usize, tier: usize) -> Result<(), Reason> {
+        if self.request.pin.is_some_and(|pin| *pin != node.id) {
+            Err(Reason::NotTargetNode)
+        } else if node.pool != Some(pool) {
+            Err(Reason::WrongPool)
+        } else if node.tier != Some((pool, tier)) {
+            Err(Reason::WrongTier)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The rest of the chain, then the rank (PLACE-04).
+    pub(crate) fn look_at(&self, node: &Node, tier: &Tier) -> Result<Fit, Reason> {
+        if self.exclusion(node).is_some() {
+            return Err(Reason::RecoveryExcluded);
+        }
+        if !node.is_reachable() {
+            return Err(Reason::Unreachable);
+        }
+        if node.is_cordoned() {
+            return Err(Reason::Cordoned);
+        }
+        let spare = node.unconsumed_spare();
+        let reserved_for_us = spare.is_some_and(|spare| {
+            self.template
+                .is_some_and(|template| spare.reserved_for.contains(template))
+        });
+        let kept = spare.is_some_and(|spare| spare.exclusive && !spare.reserved_for.is_empty());
+        if kept && !reserved_for_us && !self.admit_reserved {
+            return Err(Reason::ReservedExclusively);
+        }
+        let reserved = self.reserved_on(node);
+        match node.offer.lack(&reserved, self.needs) {
+            Some(Lack::Capabilities) => return Err(Reason::InsufficientCapabilities),
+            Some(Lack::Capacity) => return Err(Reason::InsufficientCapacity),
+            Some(Lack::Cores) => return Err(Reason::InsufficientCores),
+            None => {}
+        }
+        if self.port_clash(node, &reserved).is_some() {
+            return Err(Reason::HostPortConflict);
+        }
+        let strategy = tier.packing_strategy;
+        let Ok(gpu_index) = self.gpu(&node.offer, &reserved, strategy) else {
+            return Err(Reason::NoGpuFit);
+        };
+        if self.exclusivity_clash(node).is_some() {
+            return Err(Reason::Exclusivity);
+        }
+        if self.rule_broken(node) {
+            return Err(Reason::IntraReplicaRule);
+        }
+        if !self.is_in_zone(node.az.as_deref()) {
+            return Err(Reason::IntraReplicaAz);
+        }
+
+        let violations = self.violations(node);
+        let same_az = self.request.bundle.intra_replica_placement.same_az == SameAz::Soft
+            && node.az.as_deref().is_some_and(|az| self.azs.contains(&az));
+        Ok(Fit {
+            rank: Rank {
+                resilience_violations: count(violations),
+                prospective: node.is_prospective(),
+                avoided_spare: self.avoid_spares && spare.is_some(),
+                warmth: Reverse(if self.images.is_empty() {
+                    0
+                } else {
+                    node.held_count(self.images)
+                }),
+                reservation_match: Reverse(reserved_for_us),
+                preferred_spare: Reverse(self.prefer_spares && spare.is_some()),
+                packing: Packing::new(strategy, reserved.capacity, node.offer.capacity),
+                same_az: Reverse(same_az),
+            },
+            gpu_index,
+            violations,
+        })
+    }
+
+    /// Which device a shape gives, if it is large enough for the job or its group (PLACE-26).
+    pub(crate) fn fits_shape(
+        &self,
+        shape: &Offer,
+        pool: usize,
+        strategy: PackingStrategy,
+    ) -> Option<Option<u32>> {
+        let empty = Reserved::default();
+        let ports_taken = self.clashes_within()
+            || (!self.needs.ports.is_empty()
+                && self
+                    .fleet
+                    .service_claims(pool, shape)
+                    .any(|(port, _)| self.needs.ports.contains(&port)));
+        if ports_taken || shape.lack(&empty, self.needs).is_some() {
+            return None;
+        }
+        self.gpu(shape, &empty, strategy).ok()
+    }
+
+    /// INTRA-08, for a node or for a new one of which `az` is what is known.
+    pub(crate) fn is_in_zone(&self, az: Option<&str>) -> bool {
+        self.request.bundle.intra_replica_placement.same_az != SameAz::Hard
+            || self.azs.is_empty()
+            || az.is_some_and(|az| self.azs.contains(&az))
+    }
+
+    /// Forbidden domains that a new node of a tier would share (RESIL-03).
+    pub(crate) fn violations_of_tier(&self, tier: &Tier) -> Violations {
+        let shares_az = tier
+            .known_az()
+            .is_some_and(|az| self.other.azs.contains(&az));
+        let shares_cloud = self.other.clouds.contains(&tier.kind);
+        self.other.mask([false, shares_az, shares_cloud])
+    }
+
+    fn violations(&self, node: &Node) -> Violations {
+        if self.other.slots.is_empty() {
+            return [false; 3];
+        }
+        let same_node = self.other.slots.contains(&node.slot);
+        let same_az = same_node
+            || node
+                .az
+                .as_deref()
+                .is_some_and(|az| self.other.azs.contains(&az));
+        let same_cloud = self
+            .fleet
+            .cloud(node)
+            .is_some_and(|cloud| self.other.clouds.contains(&cloud));
+        self.other.mask([same_node, same_az, same_cloud])
+    }
+
+    /// What the choice costs in independence (RESIL-05, RESIL-06).
+    pub(crate) fn degraded(
+        &self,
+        violations: Violations,
+        reliability: Option<Reliability>,
+    ) -> Option<Degraded> {
+        let degraded = Degraded {
+            violated: DOMAINS
+                .into_iter()
+                .zip(violations)
+                .filter_map(|(domain, violated)| violated.then_some(domain))
+                .collect(),
+            interruptible_primary: self.other.interruptible
+                && reliability == Some(Reliability::Interruptible),
+        };
+        let worse = !degraded.violated.is_empty() || degraded.interruptible_primary;
+        (self.other.has_policy && worse).then_some(degraded)
+    }
+
+    /// Reservation in force for this job (INTRA-05, RESV-02).
+    fn reserved_on<'n>(&self, node: &'n Node) -> Cow<'n, Reserved> {
+        if node.holds.is_empty() {
+            Cow::Borrowed(&node.reserved)
+        } else {
+            node.reserved_for(|job| self.is_mate(job))
+        }
+    }
+
+    /// True for a job of this copy that is in the group.
+    fn is_mate(&self, job: &JobRef) -> bool {
+        job.same_copy(&self.me) && self.plan.group_index(&job.job_name) == Some(self.group_index)
+    }
+
+    fn exclusion(&self, node: &Node) -> Option<Exclusion> {
+        if node.condition.unhealthy {
+            Some(Exclusion::Unhealthy)
+        } else if node.condition.recently_failed {
+            Some(Exclusion::RecentlyFailed)
+        } else if self
+            .request
+            .excluded
+            .is_some_and(|excluded| excluded.contains(&node.id))
+        {
+            Some(Exclusion::ForThisJob)
+        } else if matches!(&self.request.context, Context::Migration { source } if *source == node.id)
+        {
+            Some(Exclusion::MigrationSource)
+        } else {
+            None
+        }
+    }
+
+    /// The group asks twice for one port, so it can be placed nowhere (PORT-05).
+    const fn clashes_within(&self) -> bool {
+        self.group.port_clash && self.tied.is_empty()
+    }
+
+    /// A port that is taken, and by whom (PORT-02, PORT-06).
+    fn port_clash(&self, node: &Node, reserved: &Reserved) -> Option<(Port, Holder)> {
+        if self.needs.ports.is_empty() {
+            return None;
+        }
+        if self.clashes_within() {
+            let port = self.needs.ports.first()?;
+            return Some((*port, Holder::Group));
+        }
+        self.needs.ports.iter().find_map(|port| {
+            if let Some((_, service)) = node.service_ports.iter().find(|(taken, _)| taken == port) {
+                return Some((*port, Holder::Service(*service)));
+            }
+            if !reserved.ports.contains(port) {
+                return None;
+            }
+            let claims = |needs: &Needs| needs.ports.contains(port);
+            let by_job = node.bound.iter().find(|bound| {
+                bound.job_id != self.request.job_id && bound.needs.as_deref().is_some_and(claims)
+            });
+            if let Some(bound) = by_job {
+                return Some((*port, Holder::Job(bound.job_id.clone())));
+            }
+            let held = node.holds.iter().any(|hold| {
+                claims(&hold.needs) && !hold.members.iter().any(|job| self.is_mate(job))
+            });
+            held.then_some((*port, Holder::Hold))
+        })
+    }
+
+    fn gpu(
+        &self,
+        offer: &Offer,
+        reserved: &Reserved,
+        strategy: PackingStrategy,
+    ) -> Result<Option<u32>, gpu::NoFit> {
+        gpu::choose(
+            &offer.devices,
+            reserved,
+            self.own_gpu,
+            &self.rest_gpus,
+            strategy,
+        )
+    }
+
+    /// A job because of which the node cannot be shared (INTRA-09, RESV-07).
+    fn exclusivity_clash<'n>(&self, node: &'n Node) -> Option<(&'n JobId, &'n JobRef)> {
+        if node.bound.is_empty() && node.foreign.is_empty() {
+            return None;
+        }
+        let outside =
+            |job_id: &JobId, job: &JobRef| *job_id != self.request.job_id && !self.is_mate(job);
+        if self.group.exclusive {
+            return node.carried().find(|(job_id, job)| outside(job_id, job));
+        }
+        let bound = node
+            .bound
+            .iter()
+            .filter(|bound| bound.exclusive)
+            .map(|bound| (&bound.job_id, &bound.job));
+        let foreign = node
+            .carried()
+            .skip(node.bound.len())
+            .filter(|(_, job)| self.is_exclusive(job));
+        bound
+            .chain(foreign)
+            .find(|(job_id, job)| outside(job_id, job))
+    }
+
+    /// Whether a job that is not bound is exclusive, as far as its bundle is known.
+    fn is_exclusive(&self, job: &JobRef) -> bool {
+        self.fleet.plan(&job.bundle_id).is_some_and(|plan| {
+            plan.job_index(&job.job_name)
+                .is_some_and(|at| plan.jobs()[at].exclusive)
+        })
+    }
+
+    /// INTRA-03.
+    fn rule_broken(&self, node: &Node) -> bool {
+        self.apart.contains(&node.slot)
+            || self.tied.iter().any(|&slot| slot != node.slot)
+            || (!node.foreign.is_empty() && self.foreign_apart(node).is_some())
+    }
+
+    /// A job that the node carries without a binding and that is to be kept apart (RESV-07).
+    fn foreign_apart<'n>(&self, node: &'n Node) -> Option<&'n JobRef> {
+        let apart = |job: &JobRef| {
+            job.same_copy(&self.me)
+                && self
+                    .plan
+                    .group_index(&job.job_name)
+                    .is_some_and(|theirs| self.group.apart.contains(&theirs))
+        };
+        node.carried()
+            .skip(node.bound.len())
+            .find(|(job_id, job)| **job_id != self.request.job_id && apart(job))
+            .map(|(_, job)| job)
+    }
+}
+
+/// Who has a port.
+enum Holder {
+    Job(JobId),
+    /// Room held for a group.
+    Hold,
+    Service(usize),
+    /// Another member of the job's own group.
+    Group,
+}
+
+// === impl OtherCopy ===
+
+impl<'a> OtherCopy<'a> {
+    fn new(fleet: &'a Fleet, request: &Request<'_>) -> Self {
+        let Some(policy) = &request.bundle.resilience_policy else {
+            return Self::default();
+        };
+        let mut other = Self {
+            has_policy: true,
+            forbids: [policy.same_node, policy.same_az, policy.same_cloud]
+                .map(|rule| rule == Rule::Forbid),
+            ..Self::default()
+        };
+        let replica = 1 - request.replica_index.min(1);
+        let Some(copy) = fleet.copy_state(&request.bundle.bundle_id, replica) else {
+            return other;
+        };
+        for member in &copy.members {
+            if other.slots.contains(&member.slot) {
+                continue;
+            }
+            let node = fleet.at(member.slot);
+            other.slots.push(member.slot);
+            other.azs.extend(node.az.as_deref());
+            other.clouds.extend(fleet.cloud(node));
+            other.interruptible |= fleet.node_reliability(node) == Some(Reliability::Interruptible);
+        }
+        other
+    }
+
+    fn mask(&self, shared: Violations) -> Violations {
+        [0, 1, 2].map(|at| shared[at] && self.forbids[at])
+    }
+}
+
+/// How many domains are violated.
+pub(crate) fn count(violations: Violations) -> u8 {
+    violations.into_iter().map(u8::from).sum()
+}
+
+// === impl Case: details for a trace ===
+
+impl Case<'_> {
+    /// The values behind a reason.
+    pub(crate) fn detail(&self, node: &Node, reason: Reason) -> Option<Detail> {
+        match reason {
+            Reason::NotTargetNode
+            | Reason::WrongPool
+            | Reason::WrongTier
+            | Reason::Unreachable
+            | Reason::Cordoned => None,
+            Reason::RecoveryExcluded => self.exclusion(node).map(|why| Detail::Excluded { why }),
+            Reason::ReservedExclusively => node.unconsumed_spare().map(|spare| Detail::Templates {
+                names: spare.reserved_for.iter().map(ToString::to_string).collect(),
+            }),
+            Reason::InsufficientCapabilities => {
+                let reserved = self.reserved_on(node);
+                let need = node
+                    .offer
+                    .missing_capability(&reserved, &self.needs.capabilities)?;
+                let same = self
+                    .needs
+                    .capabilities
+                    .iter()
+                    .filter(|it| it.name == need.name);
+                Some(Detail::Capability {
+                    name: need.name.clone(),
+                    needed: same.map(|it| u64::from(it.count)).sum(),
+                    free: node.offer.free_capability(&reserved, &need.name),
+                    attributes: need
+                        .attributes
+                        .iter()
+                        .map(|(key, value)| format!("{key}={value}"))
+                        .collect(),
+                })
+            }
+            Reason::InsufficientCapacity => Some(Detail::Capacity {
+                needed: self.needs.capacity,
+                free: (node.offer.capacity - self.reserved_on(node).capacity).max(0.0),
+            }),
+            Reason::InsufficientCores => Some(Detail::Cores {
+                needed: self.needs.cores,
+                free: node
+                    .offer
+                    .cores
+                    .saturating_sub(self.reserved_on(node).cores),
+            }),
+            Reason::HostPortConflict => {
+                let (port, holder) = self.port_clash(node, &self.reserved_on(node))?;
+                let holder = match holder {
+                    Holder::Job(job_id) => format!("job {job_id}"),
+                    Holder::Hold => "a job that is still to come".to_owned(),
+                    Holder::Service(at) => {
+                        format!("node service {}", self.fleet.service_ports()[at].service_id)
+                    }
+                    Holder::Group => "another job of its group".to_owned(),
+                };
+                Some(Detail::Port { port, holder })
+            }
+            Reason::NoGpuFit => {
+                let need = self.own_gpu.or_else(|| self.rest_gpus.first())?;
+                let reserved = self.reserved_on(node);
+                Some(Detail::Gpu {
+                    needed: need.share,
+                    model: need.model.clone(),
+                    free: gpu::largest_free(&node.offer.devices, &reserved, &need.model),
+                })
+            }
+            Reason::Exclusivity => {
+                let (job_id, _) = self.exclusivity_clash(node)?;
+                Some(Detail::Job {
+                    job: job_id.to_string(),
+                })
+            }
+            Reason::IntraReplicaRule => {
+                let copy = self
+                    .fleet
+                    .copy_state(&self.me.bundle_id, self.me.replica_index);
+                let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
+                let apart = peers.iter().find(|peer| {
+                    peer.slot == node.slot
+                        && peer.job_id != self.request.job_id
+                        && self
+                            .plan
+                            .group_index(&peer.name)
+                            .is_some_and(|theirs| self.group.apart.contains(&theirs))
+                });
+                let name = apart.map(|peer| &peer.name).or_else(|| {
+                    let elsewhere = peers.iter().find(|peer| {
+                        peer.slot != node.slot
+                            && peer.job_id != self.request.job_id
+                            && self.plan.group_index(&peer.name) == Some(self.group_index)
+                    });
+                    elsewhere.map(|peer| &peer.name)
+                });
+                let name = name.or_else(|| self.foreign_apart(node).map(|job| &job.job_name))?;
+                Some(Detail::Job {
+                    job: name.to_string(),
+                })
+            }
+            Reason::IntraReplicaAz => {
+                let mut wanted: Vec<String> = self.azs.iter().map(|&az| az.to_owned()).collect();
+                wanted.sort();
+                wanted.dedup();
+                Some(Detail::Az {
+                    az: node.az.clone().unwrap_or_default(),
+                    wanted,
+                })
+            }
+            Reason::ForbiddenDomain => Some(Detail::Domains {
+                violated: DOMAINS
+                    .into_iter()
+                    .zip(self.violations(node))
+                    .filter_map(|(domain, violated)| violated.then_some(domain))
+                    .collect(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,949 @@
+//! The fleet: every node, every binding, and what follows from them, kept up to date step by step.
+//!
+//! Derived values (what is reserved, what is held for groups, who is a spare) are worked out when
+//! something changes and never at a decision. [`Fleet::recompute`] works all of them out again from
+//! the bindings alone; a difference is a bug.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use greenroom_types::bundle::Bundle;
+use greenroom_types::inventory::{Capability, NodeInventory};
+use greenroom_types::node::NodeState;
+use greenroom_types::pool::{CandidateInstanceType, Pool, Reliability, ScaleOut, Tier, TierKind};
+use greenroom_types::{BundleId, JobId, JobName, NodeId, PoolName, TemplateName};
+
+use crate::binding::{Bound, JobRef, Side};
+use crate::groups::BundlePlan;
+use crate::needs::Needs;
+use crate::node::{
+    Hold, Node, NodeCondition, NodeFacts, Released, ServicePorts, Source, Spare, TierGate,
+};
+use crate::offer::Offer;
+use crate::port::Port;
+use crate::reserved::Reserved;
+
+/// Index of a node in the table.
+pub(crate) type Slot = usize;
+
+/// All that placement looks at.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    pools: Vec<Pool>,
+    /// Per pool and tier.
+    tiers: Vec<Vec<TierState>>,
+    nodes: Vec<Node>,
+    vacant: Vec<Slot>,
+    ids: BTreeMap<NodeId, Slot>,
+    jobs: BTreeMap<JobId, JobSides>,
+    bundles: BTreeMap<BundleId, Known>,
+    images: BTreeMap<TemplateName, Vec<String>>,
+    services: Vec<ServicePorts>,
+    seq: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TierState {
+    gate: TierGate,
+    members: BTreeSet<Slot>,
+    /// Offers of the shapes it may buy, in their order.
+    shapes: Vec<Offer>,
+}
+
+impl TierState {
+    fn new(tier: &Tier) -> Self {
+        Self {
+            shapes: tier
+                .candidate_instance_types
+                .iter()
+                .map(Offer::of_shape)
+                .collect(),
+            ..Self::default()
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct JobSides {
+    binding: Option<Slot>,
+    target: Option<Slot>,
+}
+
+/// What is known of a bundle.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    plan: Option<Arc<BundlePlan>>,
+    copies: BTreeMap<u32, CopyState>,
+}
+
+/// One copy of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CopyState {
+    pub(crate) members: Vec<Member>,
+    /// Members that want no room held (INTRA-05).
+    released: Released,
+}
+
+/// One side of a job of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    pub(crate) name: JobName,
+    pub(crate) job_id: JobId,
+    pub(crate) side: Side,
+    pub(crate) slot: Slot,
+}
+
+/// A derived value that differs from what the bindings say.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{what}: the fleet says {kept}, its bindings say {recomputed}")]
+pub struct Drift {
+    /// Which value of which object.
+    pub what: String,
+    /// As it was kept.
+    pub kept: String,
+    /// As it ought to be.
+    pub recomputed: String,
+}
+
+// === impl JobSides ===
+
+impl JobSides {
+    const fn side(&mut self, side: Side) -> &mut Option<Slot> {
+        match side {
+            Side::Binding => &mut self.binding,
+            Side::MigrationTarget => &mut self.target,
+        }
+    }
+
+    const fn get(self, side: Side) -> Option<Slot> {
+        match side {
+            Side::Binding => self.binding,
+            Side::MigrationTarget => self.target,
+        }
+    }
+}
+
+// === impl Fleet: settings ===
+
+impl Fleet {
+    /// An empty fleet over these pools. Pools do not change while a policy lives (CONF-16).
+    pub fn new(pools: Vec<Pool>) -> Self {
+        let tiers = pools
+            .iter()
+            .map(|pool| pool.tiers.iter().map(TierState::new).collect())
+            .collect();
+        Self {
+            pools,
+            tiers,
+            ..Self::default()
+        }
+    }
+
+    /// The pools, in the order of the settings.
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// The pool of that name.
+    pub fn pool(&self, name: &PoolName) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.name == *name)
+    }
+
+    /// Opens or closes a tier for purchases (PROV-12). Unknown names change nothing.
+    pub fn set_tier_gate(&mut self, pool: &PoolName, tier: &str, gate: TierGate) {
+        if let Some((pool, tier)) = self.tier_index(pool, tier) {
+            self.tiers[pool][tier].gate = gate;
+        }
+    }
+
+    /// Images of a template, for warmth; an empty list removes it (PREFETCH-06). A reference that
+    /// stands twice counts once.
+    pub fn set_template_images(&mut self, template: TemplateName, images: &[String]) {
+        if images.is_empty() {
+            self.images.remove(&template);
+        } else {
+            let mut distinct: Vec<String> = Vec::with_capacity(images.len());
+            for image in images {
+                if !distinct.contains(image) {
+                    distinct.push(image.clone());
+                }
+            }
+            self.images.insert(template, distinct);
+        }
+    }
+
+    /// Images of a template, each once.
+    pub fn template_images(&self, template: &TemplateName) -> &[String] {
+        self.images.get(template).map_or(&[], Vec::as_slice)
+    }
+
+    /// Host ports of all configured node services (PORT-06).
+    pub fn set_service_ports(&mut self, services: Vec<ServicePorts>) {
+        self.services = services;
+        for slot in self.ids.values().copied().collect::<Vec<_>>() {
+            self.claim_service_ports(slot);
+        }
+    }
+
+    /// Host ports of all configured node services.
+    pub fn service_ports(&self) -> &[ServicePorts] {
+        &self.services
+    }
+
+    fn tier_index(&self, pool: &PoolName, tier: &str) -> Option<(usize, usize)> {
+        let at = self.pool_index(pool)?;
+        let tier = self.pools[at]
+            .tiers
+            .iter()
+            .position(|known| known.name.as_str() == tier)?;
+        Some((at, tier))
+    }
+
+    pub(crate) fn pool_index(&self, pool: &PoolName) -> Option<usize> {
+        self.pools.iter().position(|known| known.name == *pool)
+    }
+
+    pub(crate) fn gate(&self, pool: usize, tier: usize) -> TierGate {
+        self.tiers[pool][tier].gate
+    }
+
+    pub(crate) fn tier_members(&self, pool: usize, tier: usize) -> impl Iterator<Item = &Node> {
+        self.tiers[pool][tier]
+            .members
+            .iter()
+            .map(|&slot| &self.nodes[slot])
+    }
+
+    /// Nodes that count under `maxNodes` (TIER-08).
+    pub(crate) fn tier_count(&self, pool: usize, tier: usize) -> usize {
+        self.tier_members(pool, tier)
+            .filter(|node| node.condition.state != NodeState::Stopped)
+            .count()
+    }
+
+    /// Nodes of a tier that count under `maxNodes` (TIER-08); 0 for an unknown tier.
+    pub fn tier_size(&self, pool: &PoolName, tier: &str) -> usize {
+        self.tier_index(pool, tier)
+            .map_or(0, |(pool, tier)| self.tier_count(pool, tier))
+    }
+}
+
+// === impl Fleet: nodes ===
+
+impl Fleet {
+    /// Takes what a node's tags say; effective at once (TIER-09).
+    pub fn upsert_node(&mut self, facts: NodeFacts) {
+        let slot = self.slot(&facts.node_id);
+        self.nodes[slot].facts = Some(facts);
+        self.settle(slot);
+    }
+
+    /// Takes a node's picture of itself; it is no longer prospective (PROV-04). Numbers that make no
+    /// sense are made usable (PLACE-12).
+    pub fn set_inventory(&mut self, node: &NodeId, inventory: Arc<NodeInventory>) {
+        let slot = self.slot(node);
+        self.nodes[slot].take_inventory(inventory);
+        self.settle(slot);
+    }
+
+    /// Gives a requested node the numbers of its shape (PROV-03). Its zone is the one in its facts,
+    /// or, in a tier of Oracle's, the tier's availability domain.
+    pub fn set_prospective(&mut self, node: &NodeId, shape: &CandidateInstanceType) {
+        let slot = self.slot(node);
+        self.nodes[slot].take_shape(shape);
+        self.settle(slot);
+    }
+
+    /// Forgets what a node offered: it is invisible until its next inventory.
+    pub fn clear_inventory(&mut self, node: &NodeId) {
+        if let Some(&slot) = self.ids.get(node) {
+            let entry = &mut self.nodes[slot];
+            entry.source = Source::Unknown;
+            entry.offer = Default::default();
+            entry.reported = Reserved::default();
+            self.settle(slot);
+        }
+    }
+
+    /// Takes what stands in the way of a node.
+    pub fn set_condition(&mut self, node: &NodeId, condition: NodeCondition) {
+        let slot = self.slot(node);
+        self.nodes[slot].condition = condition;
+    }
+
+    /// Changes what stands in the way of a node.
+    pub fn update_condition(&mut self, node: &NodeId, change: impl FnOnce(&mut NodeCondition)) {
+        let slot = self.slot(node);
+        change(&mut self.nodes[slot].condition);
+    }
+
+    /// Jobs that a node's inventory lists, with their tags (RESV-07); those bound to the node are
+    /// passed over, now and later.
+    pub fn set_foreign(&mut self, node: &NodeId, jobs: Vec<(JobId, JobRef)>) {
+        let slot = self.slot(node);
+        self.nodes[slot].foreign = jobs;
+    }
+
+    /// Forgets a node. What is still bound to it stays bound, to a node that placement cannot see.
+    pub fn remove_node(&mut self, node: &NodeId) {
+        let Some(&slot) = self.ids.get(node) else {
+            return;
+        };
+        let entry = &mut self.nodes[slot];
+        *entry = Node {
+            id: entry.id.clone(),
+            slot,
+            tier: entry.tier,
+            bound: std::mem::take(&mut entry.bound),
+            holds: std::mem::take(&mut entry.holds),
+            ..Node::default()
+        };
+        self.settle(slot);
+        self.vacate(slot);
+    }
+
+    /// True for a node with facts.
+    pub fn contains(&self, node: &NodeId) -> bool {
+        self.facts(node).is_some()
+    }
+
+    /// Nodes with facts, by id.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
+        self.ids
+            .values()
+            .filter_map(|&slot| self.nodes[slot].facts.as_ref())
+    }
+
+    /// What a node's tags say.
+    pub fn facts(&self, node: &NodeId) -> Option<&NodeFacts> {
+        self.node(node)?.facts.as_ref()
+    }
+
+    /// What stands in the way of a node.
+    pub fn condition(&self, node: &NodeId) -> Option<&NodeCondition> {
+        self.node(node).map(|node| &node.condition)
+    }
+
+    /// A node's last picture of itself, its numbers made usable.
+    pub fn inventory(&self, node: &NodeId) -> Option<&Arc<NodeInventory>> {
+        self.node(node)?.inventory()
+    }
+
+    /// True while the numbers of its shape stand for a node (PROV-04).
+    pub fn is_prospective(&self, node: &NodeId) -> bool {
+        self.node(node).is_some_and(Node::is_prospective)
+    }
+
+    /// PLACE-07, without looking at exclusions.
+    pub fn is_reachable(&self, node: &NodeId) -> bool {
+        self.node(node).is_some_and(Node::is_reachable)
+    }
+
+    /// Cordoned by the policy or by its own operator (PLACE-08).
+    pub fn is_cordoned(&self, node: &NodeId) -> bool {
+        self.node(node).is_some_and(Node::is_cordoned)
+    }
+
+    /// Pool and tier of a node (TIER-05).
+    pub fn tier_of(&self, node: &NodeId) -> Option<(&Pool, &Tier)> {
+        let (pool, tier) = self.node(node)?.tier?;
+        Some((&self.pools[pool], &self.pools[pool].tiers[tier]))
+    }
+
+    /// Its zone, where known.
+    pub fn az_of(&self, node: &NodeId) -> Option<&str> {
+        self.node(node)?.az.as_deref()
+    }
+
+    /// Reliability of a node: its tag, else its tier's (TIER-07).
+    pub fn reliability_of(&self, node: &NodeId) -> Option<Reliability> {
+        self.node(node).and_then(|node| self.node_reliability(node))
+    }
+
+    /// Specification of a spare that carries no job and was not consumed (SPARE-04, PLACE-24).
+    pub fn unconsumed_spare(&self, node: &NodeId) -> Option<&Spare> {
+        self.node(node)?.unconsumed_spare()
+    }
+
+    /// How many of these images a node holds (PREFETCH-07).
+    pub fn held_count(&self, node: &NodeId, images: &[String]) -> u32 {
+        self.node(node).map_or(0, |node| node.held_count(images))
+    }
+
+    /// True when the node has these capabilities free (NSVC-02).
+    pub fn offers(&self, node: &NodeId, needs: &[Capability]) -> bool {
+        self.node(node).is_some_and(|node| {
+            node.is_considered()
+                && node
+                    .offer
+                    .missing_capability(&node.reserved, needs)
+                    .is_none()
+        })
+    }
+
+    /// vCPUs of a node that are not reserved; below zero when it shrank (PROV-05).
+    pub fn free_capacity(&self, node: &NodeId) -> Option<f64> {
+        self.node(node)
+            .filter(|node| node.is_considered())
+            .map(|node| node.offer.capacity - node.reserved.capacity)
+    }
+
+    /// What is reserved on a node: bindings and holds, each field raised to what is reported
+    /// (RESV-01, RESV-02).
+    pub fn reserved(&self, node: &NodeId) -> Option<&Reserved> {
+        self.node(node).map(|node| &node.reserved)
+    }
+
+    /// What is reserved on a node by bindings and holds alone (RESV-01).
+    pub fn derived(&self, node: &NodeId) -> Option<Reserved> {
+        self.node(node).map(|node| node.derive(|_| false))
+    }
+
+    pub(crate) fn node(&self, node: &NodeId) -> Option<&Node> {
+        self.ids.get(node).map(|&slot| &self.nodes[slot])
+    }
+
+    pub(crate) fn at(&self, slot: Slot) -> &Node {
+        &self.nodes[slot]
+    }
+
+    /// Nodes that placement looks at, by id (PLACE-03).
+    pub(crate) fn considered(&self) -> impl Iterator<Item = &Node> {
+        self.ids
+            .values()
+            .map(|&slot| &self.nodes[slot])
+            .filter(|node| node.is_considered())
+    }
+
+    /// Kind of a node's tier (TIER-07).
+    pub(crate) fn cloud(&self, node: &Node) -> Option<TierKind> {
+        node.tier
+            .map(|(pool, tier)| self.pools[pool].tiers[tier].kind)
+    }
+
+    pub(crate) fn node_reliability(&self, node: &Node) -> Option<Reliability> {
+        let tagged = node.facts.as_ref().and_then(|facts| facts.reliability);
+        tagged.or_else(|| {
+            let (pool, tier) = node.tier?;
+            Some(self.pools[pool].tiers[tier].reliability())
+        })
+    }
+
+    fn slot(&mut self, node: &NodeId) -> Slot {
+        if let Some(&slot) = self.ids.get(node) {
+            return slot;
+        }
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.nodes.push(Node::default());
+            self.nodes.len() - 1
+        });
+        self.nodes[slot] = Node {
+            id: node.clone(),
+            slot,
+            ..Node::default()
+        };
+        self.ids.insert(node.clone(), slot);
+        slot
+    }
+
+    /// Gives the slot of a forgotten node free once nothing is bound to it.
+    fn vacate(&mut self, slot: Slot) {
+        let node = &self.nodes[slot];
+        let empty = node.facts.is_none()
+            && node.bound.is_empty()
+            && matches!(node.source, Source::Unknown)
+            && self.ids.get(&node.id) == Some(&slot);
+        if empty {
+            self.ids.remove(&node.id);
+            self.nodes[slot] = Node::default();
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Works out all that follows from facts and offer of a node.
+    fn settle(&mut self, slot: Slot) {
+        let node = &self.nodes[slot];
+        let facts = node.facts.as_ref();
+        let pool = facts
+            .and_then(|facts| facts.pool.as_ref())
+            .and_then(|name| self.pool_index(name));
+        let tier = pool.and_then(|pool| {
+            let tiers = &self.pools[pool].tiers;
+            let tier = match facts.and_then(|facts| facts.tier.as_ref()) {
+                Some(name) => tiers.iter().position(|tier| tier.name == *name),
+                None => tiers
+                    .iter()
+                    .position(|tier| tier.scale_out == ScaleOut::Fixed),
+            };
+            tier.map(|tier| (pool, tier))
+        });
+        let az = facts.and_then(|facts| facts.az.clone()).or_else(|| {
+            let (pool, tier) = tier.filter(|_| node.is_prospective())?;
+            self.pools[pool].tiers[tier].known_az().map(str::to_owned)
+        });
+        let before = node.tier;
+        if before != tier {
+            if let Some((pool, tier)) = before {
+                self.tiers[pool][tier].members.remove(&slot);
+            }
+            if let Some((pool, tier)) = tier {
+                self.tiers[pool][tier].members.insert(slot);
+            }
+        }
+        let node = &mut self.nodes[slot];
+        node.pool = pool;
+        node.tier = tier;
+        node.az = az;
+        node.sum_up();
+        self.claim_service_ports(slot);
+    }
+
+    /// Ports of the node services that the node carries, or will carry (PORT-06). Whether their
+    /// capabilities are free at the moment is not asked: the service runs, or will.
+    fn claim_service_ports(&mut self, slot: Slot) {
+        let node = &self.nodes[slot];
+        let claims = match node.pool {
+            Some(pool) => self.service_claims(pool, &node.offer).collect(),
+            None => Vec::new(),
+        };
+        self.nodes[slot].service_ports = claims;
+    }
+
+    /// Ports that node services take on a node of that pool with that offer, with their service.
+    pub(crate) fn service_claims(
+        &self,
+        pool: usize,
+        offer: &Offer,
+    ) -> impl Iterator<Item = (Port, usize)> {
+        let pool = &self.pools[pool].name;
+        let empty = Reserved::default();
+        self.services
+            .iter()
+            .enumerate()
+            .filter(move |(_, service)| {
+                service.pools.contains(pool)
+                    && offer
+                        .missing_capability(&empty, &service.consumes)
+                        .is_none()
+            })
+            .flat_map(|(at, service)| service.ports.iter().map(move |&port| (port, at)))
+    }
+
+    pub(crate) fn shapes(&self, pool: usize, tier: usize) -> &[Offer] {
+        &self.tiers[pool][tier].shapes
+    }
+}
+
+/// What is known of a tier's future nodes.
+pub(crate) trait KnownAz {
+    /// Zone of a node that the tier buys, where it is known beforehand (RESIL-03).
+    fn known_az(&self) -> Option<&str>;
+}
+
+impl KnownAz for Tier {
+    fn known_az(&self) -> Option<&str> {
+        match self.kind {
+            TierKind::Oci => self.region.as_deref().filter(|region| !region.is_empty()),
+            TierKind::Aws | TierKind::LocalServers => None,
+        }
+    }
+}
+
+// === impl Fleet: bundles and bindings ===
+
+impl Fleet {
+    /// Takes a bundle as it is now: its bound jobs count with its needs from here on (BUNDLE-11), and
+    /// its groups hold room (INTRA-05). Members that were released stay so.
+    pub fn set_bundle(&mut self, bundle: &Arc<Bundle>) {
+        let id = bundle.bundle_id.clone();
+        let plan = Arc::new(BundlePlan::new(Arc::clone(bundle)));
+        let known = self.bundles.entry(id.clone()).or_default();
+        known.plan = Some(Arc::clone(&plan));
+        for slot in self.slots_of(&id) {
+            for bound in &mut self.nodes[slot].bound {
+                if bound.job.bundle_id == id
+                    && let Some(at) = plan.job_index(&bound.job.job_name)
+                {
+                    bound.needs = Some(Arc::clone(&plan.jobs()[at].needs));
+                    bound.exclusive = plan.jobs()[at].exclusive;
+                }
+            }
+            self.refresh(slot);
+        }
+    }
+
+    /// Forgets a bundle. Bindings keep the needs they were made with (RESV-04); holds end.
+    pub fn remove_bundle(&mut self, bundle_id: &BundleId) {
+        if let Some(known) = self.bundles.get_mut(bundle_id) {
+            known.plan = None;
+            for copy in known.copies.values_mut() {
+                copy.released.clear();
+            }
+            for slot in self.slots_of(bundle_id) {
+                self.refresh(slot);
+            }
+            self.prune(bundle_id);
+        }
+    }
+
+    /// Ends, or takes up again, the hold for a job that is deleted, dropped or judged terminal
+    /// (INTRA-05). A job that is bound needs no hold, whatever is said here.
+    pub fn set_released(&mut self, job: &JobRef, released: bool) {
+        let known = self.bundles.entry(job.bundle_id.clone()).or_default();
+        let copy = known.copies.entry(job.replica_index).or_default();
+        let changed = if released {
+            copy.released.insert(job.job_name.clone())
+        } else {
+            copy.released.remove(&job.job_name)
+        };
+        if changed {
+            for slot in self.group_slots(job) {
+                self.refresh(slot);
+            }
+        }
+        self.prune(&job.bundle_id);
+    }
+
+    /// Binds a side of a job to a node, from now on counting there (RESV-03). A side that was bound
+    /// elsewhere moves. A spare is consumed by it (SPARE-04).
+    pub fn bind(
+        &mut self,
+        job_id: &JobId,
+        job: &JobRef,
+        node: &NodeId,
+        gpu_index: Option<u32>,
+        side: Side,
+    ) {
+        self.unbind(job_id, side);
+        let slot = self.slot(node);
+        let known = self.bundles.entry(job.bundle_id.clone()).or_default();
+        let spec = known.plan.as_ref().and_then(|plan| {
+            let at = plan.job_index(&job.job_name)?;
+            Some(plan.jobs()[at].clone())
+        });
+        known
+            .copies
+            .entry(job.replica_index)
+            .or_default()
+            .members
+            .push(Member {
+                name: job.job_name.clone(),
+                job_id: job_id.clone(),
+                side,
+                slot,
+            });
+        *self.jobs.entry(job_id.clone()).or_default().side(side) = Some(slot);
+        self.seq += 1;
+        let provisioned = !self.is_registered(slot);
+        let entry = &mut self.nodes[slot];
+        entry.consumed |= provisioned
+            && entry
+                .facts
+                .as_ref()
+                .is_some_and(|facts| facts.spare.is_some());
+        entry.bound.push(Bound {
+            job_id: job_id.clone(),
+            job: job.clone(),
+            side,
+            gpu_index,
+            needs: spec.as_ref().map(|spec| Arc::clone(&spec.needs)),
+            exclusive: spec.is_some_and(|spec| spec.exclusive),
+            seq: self.seq,
+        });
+        self.refresh_with(slot, job);
+    }
+
+    /// Takes a side of a job off its node, which is returned.
+    pub fn unbind(&mut self, job_id: &JobId, side: Side) -> Option<NodeId> {
+        let sides = self.jobs.get_mut(job_id)?;
+        let slot = sides.side(side).take()?;
+        if *sides == JobSides::default() {
+            self.jobs.remove(job_id);
+        }
+        let entry = &mut self.nodes[slot];
+        let at = entry
+            .bound
+            .iter()
+            .position(|bound| bound.job_id == *job_id && bound.side == side)?;
+        let bound = entry.bound.remove(at);
+        let node = entry.id.clone();
+        if let Some(copy) = self.copy_mut(&bound.job) {
+            copy.members
+                .retain(|member| !(member.job_id == *job_id && member.side == side));
+        }
+        self.refresh_with(slot, &bound.job);
+        self.prune(&bound.job.bundle_id);
+        self.vacate(slot);
+        Some(node)
+    }
+
+    /// Ends a migration on its target: the target becomes the binding, the node bound before is
+    /// free of the job and returned (MIGR-15). Nothing happens without a target.
+    pub fn promote(&mut self, job_id: &JobId) -> Option<NodeId> {
+        let target = self.jobs.get(job_id)?.target?;
+        let source = self.unbind(job_id, Side::Binding);
+        let bound = self.nodes[target]
+            .bound
+            .iter_mut()
+            .find(|bound| bound.job_id == *job_id && bound.side == Side::MigrationTarget)?;
+        bound.side = Side::Binding;
+        let job = bound.job.clone();
+        if let Some(copy) = self.copy_mut(&job) {
+            for member in &mut copy.members {
+                if member.job_id == *job_id {
+                    member.side = Side::Binding;
+                }
+            }
+        }
+        self.jobs.insert(
+            job_id.clone(),
+            JobSides {
+                binding: Some(target),
+                target: None,
+            },
+        );
+        source
+    }
+
+    /// Tells on which device a bound job holds its GPU share (GPU-05).
+    pub fn set_gpu_index(&mut self, job_id: &JobId, side: Side, gpu_index: Option<u32>) {
+        let Some(slot) = self.jobs.get(job_id).and_then(|sides| sides.get(side)) else {
+            return;
+        };
+        for bound in &mut self.nodes[slot].bound {
+            if bound.job_id == *job_id && bound.side == side {
+                bound.gpu_index = gpu_index;
+            }
+        }
+        self.refresh(slot);
+    }
+
+    /// Node that a job is bound to, in logarithmic time whatever the size of its node (BIND-02).
+    pub fn node_of(&self, job_id: &JobId) -> Option<&NodeId> {
+        self.side_of(job_id, Side::Binding)
+    }
+
+    /// Node of a side of a job.
+    pub fn side_of(&self, job_id: &JobId, side: Side) -> Option<&NodeId> {
+        let slot = self.jobs.get(job_id)?.get(side)?;
+        Some(&self.nodes[slot].id)
+    }
+
+    /// The binding of a side of a job.
+    pub fn bound(&self, job_id: &JobId, side: Side) -> Option<&Bound> {
+        let slot = self.jobs.get(job_id)?.get(side)?;
+        self.nodes[slot]
+            .bound
+            .iter()
+            .find(|bound| bound.job_id == *job_id && bound.side == side)
+    }
+
+    /// Everything bound to a node, in the order of binding.
+    pub fn jobs_on(&self, node: &NodeId) -> &[Bound] {
+        self.node(node).map_or(&[], |node| node.bound.as_slice())
+    }
+
+    /// The rules of a bundle that the fleet knows.
+    pub fn plan(&self, bundle_id: &BundleId) -> Option<&Arc<BundlePlan>> {
+        self.bundles.get(bundle_id)?.plan.as_ref()
+    }
+
+    pub(crate) fn copy_state(&self, bundle_id: &BundleId, replica: u32) -> Option<&CopyState> {
+        self.bundles.get(bundle_id)?.copies.get(&replica)
+    }
+
+    fn copy_mut(&mut self, job: &JobRef) -> Option<&mut CopyState> {
+        self.bundles
+            .get_mut(&job.bundle_id)?
+            .copies
+            .get_mut(&job.replica_index)
+    }
+
+    /// True for a machine that was not bought: it stands in the fixed tier of its pool.
+    fn is_registered(&self, slot: Slot) -> bool {
+        self.nodes[slot]
+            .tier
+            .is_some_and(|(pool, tier)| !self.pools[pool].tiers[tier].is_elastic())
+    }
+
+    /// Nodes on which anything of a bundle is bound.
+    fn slots_of(&self, bundle_id: &BundleId) -> BTreeSet<Slot> {
+        self.bundles
+            .get(bundle_id)
+            .map_or_else(BTreeSet::new, |known| {
+                known
+                    .copies
+                    .values()
+                    .flat_map(|copy| copy.members.iter().map(|member| member.slot))
+                    .collect()
+            })
+    }
+
+    /// Nodes on which members of a job's group are bound.
+    fn group_slots(&self, job: &JobRef) -> BTreeSet<Slot> {
+        let Some(copy) = self.copy_state(&job.bundle_id, job.replica_index) else {
+            return BTreeSet::new();
+        };
+        let plan = self.plan(&job.bundle_id);
+        copy.members
+            .iter()
+            .filter(|member| plan.is_some_and(|plan| plan.together(&member.name, &job.job_name)))
+            .map(|member| member.slot)
+            .collect()
+    }
+
+    /// After a binding on `slot` came or went.
+    fn refresh_with(&mut self, slot: Slot, job: &JobRef) {
+        let mut slots = self.group_slots(job);
+        slots.insert(slot);
+        for slot in slots {
+            self.refresh(slot);
+        }
+    }
+
+    /// Works out holds and reservation of a node.
+    fn refresh(&mut self, slot: Slot) {
+        let holds = self.holds_on(slot);
+        let node = &mut self.nodes[slot];
+        node.holds = holds;
+        node.sum_up();
+    }
+
+    /// Room kept on a node: for each group with a member bound to it, the members that are bound
+    /// nowhere and not released (INTRA-05).
+    fn holds_on(&self, slot: Slot) -> Vec<Hold> {
+        let mut holds = Vec::new();
+        let mut seen: BTreeSet<(&BundleId, u32, usize)> = BTreeSet::new();
+        for bound in &self.nodes[slot].bound {
+            let (id, replica) = (&bound.job.bundle_id, bound.job.replica_index);
+            let Some(plan) = self.plan(id) else { continue };
+            let Some(group) = plan.group_index(&bound.job.job_name) else {
+                continue;
+            };
+            if !plan.groups()[group].is_shared() || !seen.insert((id, replica, group)) {
+                continue;
+            }
+            let Some(copy) = self.copy_state(id, replica) else {
+                continue;
+            };
+            let mut members = Vec::new();
+            let mut needs = Needs::default();
+            for &at in &plan.groups()[group].members {
+                let job = &plan.jobs()[at];
+                let placed = copy.members.iter().any(|member| member.name == job.name);
+                if !placed && !copy.released.contains(&job.name) {
+                    members.push(JobRef::new(id.clone(), replica, job.name.clone()));
+                    needs.add(&job.needs);
+                }
+            }
+            if !members.is_empty() {
+                holds.push(Hold { members, needs });
+            }
+        }
+        holds
+    }
+
+    /// Drops what is known of a bundle that is gone and has nothing bound.
+    fn prune(&mut self, bundle_id: &BundleId) {
+        if let Some(known) = self.bundles.get_mut(bundle_id) {
+            known
+                .copies
+                .retain(|_, copy| !copy.members.is_empty() || !copy.released.is_empty());
+            if known.plan.is_none() && known.copies.is_empty() {
+                self.bundles.remove(bundle_id);
+            }
+        }
+    }
+
+    /// Works out every derived value again from the bindings alone and lists the differences.
+    pub fn recompute(&self) -> Vec<Drift> {
+        let mut drifts = Vec::new();
+        let mut compare = |what: String, kept: String, recomputed: String| {
+            if kept != recomputed {
+                drifts.push(Drift {
+                    what,
+                    kept,
+                    recomputed,
+                });
+            }
+        };
+        let mut jobs: BTreeMap<JobId, JobSides> = BTreeMap::new();
+        let mut members: BTreeMap<(BundleId, u32), BTreeSet<Member>> = BTreeMap::new();
+        let mut tiers: Vec<Vec<BTreeSet<Slot>>> = self
+            .pools
+            .iter()
+            .map(|pool| vec![BTreeSet::new(); pool.tiers.len()])
+            .collect();
+        for (id, &slot) in &self.ids {
+            let node = &self.nodes[slot];
+            compare(
+                format!("id of slot {slot}"),
+                node.id.to_string(),
+                id.to_string(),
+            );
+            if let Some((pool, tier)) = node.tier {
+                tiers[pool][tier].insert(slot);
+            }
+            for bound in &node.bound {
+                *jobs
+                    .entry(bound.job_id.clone())
+                    .or_default()
+                    .side(bound.side) = Some(slot);
+                let copy = (bound.job.bundle_id.clone(), bound.job.replica_index);
+                members.entry(copy).or_default().insert(Member {
+                    name: bound.job.job_name.clone(),
+                    job_id: bound.job_id.clone(),
+                    side: bound.side,
+                    slot,
+                });
+            }
+            let holds = self.holds_on(slot);
+            compare(
+                format!("holds on {id}"),
+                format!("{:?}", node.holds),
+                format!("{holds:?}"),
+            );
+            let mut reserved = node.derive(|_| false);
+            reserved.raise_to(&node.reported);
+            compare(
+                format!("reservation of {id}"),
+                format!("{:?}", node.reserved),
+                format!("{reserved:?}"),
+            );
+        }
+        compare(
+            "bindings by job".to_owned(),
+            format!("{:?}", self.jobs),
+            format!("{jobs:?}"),
+        );
+        let kept: BTreeMap<(BundleId, u32), BTreeSet<Member>> = self
+            .bundles
+            .iter()
+            .flat_map(|(id, known)| {
+                known.copies.iter().map(move |(&replica, copy)| {
+                    (
+                        (id.clone(), replica),
+                        copy.members.iter().cloned().collect(),
+                    )
+                })
+            })
+            .filter(|(_, members): &(_, BTreeSet<Member>)| !members.is_empty())
+            .collect();
+        compare(
+            "bindings by copy".to_owned(),
+            format!("{kept:?}"),
+            format!("{members:?}"),
+        );
+        let kept: Vec<Vec<BTreeSet<Slot>>> = self
+            .tiers
+            .iter()
+            .map(|tiers| tiers.iter().map(|tier| tier.members.clone()).collect())
+            .collect();
+        compare(
+            "nodes by tier".to_owned(),
+            format!("{kept:?}"),
+            format!("{tiers:?}"),
+        );
+        drifts
+    }
+}

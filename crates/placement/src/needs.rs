@@ -1,0 +1,77 @@
+//! What a job, or a whole co-located group, needs of one node, in a form that can be summed.
+
+use std::collections::BTreeSet;
+
+use greenroom_types::bundle::Requirements;
+use greenroom_types::inventory::Capability;
+use serde::{Deserialize, Serialize};
+
+use crate::port::Port;
+
+/// A share of one GPU device (GPU-01).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuNeed {
+    /// Share, 1.0 for a whole device.
+    pub share: f64,
+    /// Model that the device must be; empty: any.
+    pub model: String,
+}
+
+/// Needs of one job, or the sum over a group (INTRA-04).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Needs {
+    /// vCPUs.
+    pub capacity: f64,
+    /// Pinned cores.
+    pub cores: u64,
+    /// Capabilities; a name may stand here several times.
+    pub capabilities: Vec<Capability>,
+    /// Host ports.
+    pub ports: BTreeSet<Port>,
+    /// One entry per job that asks for a GPU share, largest first.
+    pub gpus: Vec<GpuNeed>,
+}
+
+/// A number that no valid manifest holds (negative, NaN) counts as nothing; infinite never fits.
+fn amount(value: f64) -> f64 {
+    if value > 0.0 { value } else { 0.0 }
+}
+
+// === impl Needs ===
+
+impl Needs {
+    /// Needs of one job. Malformed port tokens claim nothing: VALID-08 reports them.
+    pub fn of(requirements: &Requirements) -> Self {
+        let share = amount(requirements.required_gpu_capacity);
+        Self {
+            capacity: amount(requirements.required_capacity),
+            cores: requirements.required_cores.into(),
+            capabilities: requirements.required_capabilities.clone(),
+            ports: requirements
+                .required_host_ports
+                .iter()
+                .filter_map(|token| token.parse().ok())
+                .collect(),
+            gpus: if share > 0.0 {
+                vec![GpuNeed {
+                    share,
+                    model: requirements.required_gpu_model.clone(),
+                }]
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// Adds the needs of another job of the group.
+    pub fn add(&mut self, other: &Self) {
+        self.capacity += other.capacity;
+        self.cores += other.cores;
+        self.capabilities.extend(other.capabilities.iter().cloned());
+        self.ports.extend(other.ports.iter().copied());
+        self.gpus.extend(other.gpus.iter().cloned());
+        self.gpus.sort_by(|a, b| b.share.total_cmp(&a.share));
+    }
+}

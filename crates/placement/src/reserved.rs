@@ -1,0 +1,107 @@
+//! How much of a node is taken (RESV). Derived from bindings and holds, or reported by the worker.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::inventory::NodeInventory;
+use serde::{Deserialize, Serialize};
+
+use crate::needs::{GpuNeed, Needs};
+use crate::offer::Device;
+use crate::port::Port;
+
+/// Amounts taken on one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Reserved {
+    /// vCPUs.
+    pub capacity: f64,
+    /// Pinned cores.
+    pub cores: u64,
+    /// Counts by name of capability.
+    pub capabilities: BTreeMap<String, u64>,
+    /// Shares by index of device (GPU-03).
+    pub gpus: BTreeMap<u32, f64>,
+    /// Shares held for members of groups that have no device yet (INTRA-05, GPU-07).
+    pub gpu_holds: Vec<GpuNeed>,
+    /// Host ports.
+    pub ports: BTreeSet<Port>,
+}
+
+// === impl Reserved ===
+
+impl Reserved {
+    /// What the worker itself reports as taken (RESV-02).
+    pub(crate) fn reported(inventory: &NodeInventory) -> Self {
+        let mut reserved = Self {
+            capacity: inventory.reserved_capacity,
+            cores: inventory.reserved_cores.into(),
+            ..Self::default()
+        };
+        for capability in &inventory.reserved_capabilities {
+            *reserved
+                .capabilities
+                .entry(capability.name.clone())
+                .or_default() += u64::from(capability.count);
+        }
+        for gpu in &inventory.gpus {
+            if gpu.reserved_capacity > 0.0 {
+                *reserved.gpus.entry(gpu.index).or_default() += gpu.reserved_capacity;
+            }
+        }
+        reserved
+    }
+
+    /// Counts a bound job: its GPU share on its device, or on every device of a matching model when
+    /// the device is not known (GPU-05).
+    pub(crate) fn add_bound(&mut self, needs: &Needs, gpu_index: Option<u32>, devices: &[Device]) {
+        self.add_common(needs);
+        for need in &needs.gpus {
+            match gpu_index {
+                Some(index) => *self.gpus.entry(index).or_default() += need.share,
+                None => {
+                    for device in devices.iter().filter(|device| device.is_model(&need.model)) {
+                        *self.gpus.entry(device.index).or_default() += need.share;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts room held for a job that is not here yet (INTRA-05).
+    pub(crate) fn add_hold(&mut self, needs: &Needs) {
+        self.add_common(needs);
+        self.gpu_holds.extend(needs.gpus.iter().cloned());
+        self.gpu_holds.sort_by(|a, b| b.share.total_cmp(&a.share));
+    }
+
+    fn add_common(&mut self, needs: &Needs) {
+        self.capacity += needs.capacity;
+        self.cores += needs.cores;
+        for capability in &needs.capabilities {
+            *self
+                .capabilities
+                .entry(capability.name.clone())
+                .or_default() += u64::from(capability.count);
+        }
+        self.ports.extend(needs.ports.iter().copied());
+    }
+
+    /// Raises each field to at least the other's (RESV-02).
+    pub(crate) fn raise_to(&mut self, other: &Self) {
+        self.capacity = self.capacity.max(other.capacity);
+        self.cores = self.cores.max(other.cores);
+        for (name, &count) in &other.capabilities {
+            let here = self.capabilities.entry(name.clone()).or_default();
+            *here = count.max(*here);
+        }
+        for (&index, &share) in &other.gpus {
+            let here = self.gpus.entry(index).or_default();
+            *here = share.max(*here);
+        }
+    }
+
+    /// Share taken on a device.
+    pub(crate) fn gpu(&self, index: u32) -> f64 {
+        self.gpus.get(&index).copied().unwrap_or(0.0)
+    }
+}
