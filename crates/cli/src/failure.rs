@@ -1,0 +1,85 @@
+//! How a command ends when it does not end well: one message on stderr and an exit code that means
+//! something.
+
+use std::fmt;
+
+/// Exit codes of the binary. 0 is success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// The call was refused, an expectation was not met, or the other side could not be reached.
+    Failed = 1,
+    /// The command line or a file is wrong; nothing was changed.
+    BadInput = 2,
+    /// The address to listen on is taken (API-01).
+    AddressTaken = 3,
+    /// Another process holds the folder (STORE-01, WORK-07).
+    Locked = 4,
+    /// A migration of the store failed; the old store is whole (STORE-06).
+    MigrationFailed = 5,
+    /// The store or journal is of a newer version (STORE-06, WORK-66).
+    TooNew = 6,
+    /// The folder has other files and no store (STORE-08).
+    StoreMissing = 7,
+    /// The store cannot be read and no backup is usable (STORE-10).
+    Unreadable = 8,
+    /// The disk failed (STORE-12).
+    DiskFailed = 9,
+    /// The Docker Engine may not be used by this user.
+    RuntimeDenied = 11,
+}
+
+/// A command that did not end well.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+}
+
+/// How every command ends.
+pub(crate) type Outcome = Result<(), Failure>;
+
+// === impl Failure ===
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
+        Self::new(Exit::BadInput, message)
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    /// For writes to stdout: the reader went away.
+    fn from(error: std::io::Error) -> Self {
+        Self::failed(format!("cannot write the output: {error}"))
+    }
+}

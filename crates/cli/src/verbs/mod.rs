@@ -1,0 +1,3 @@
+//! One module per verb or group of verbs.
+
+pub(crate) mod media;
