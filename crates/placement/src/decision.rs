@@ -6,14 +6,16 @@ use serde::{Deserialize, Serialize};
 
 /// A failure domain that the copies are to keep apart (RESIL-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub enum Domain {
     /// The node.
-    SameNode,
+    #[serde(rename = "sameNode")]
+    Node,
     /// The availability zone.
-    SameAz,
+    #[serde(rename = "sameAz")]
+    Az,
     /// The cloud.
-    SameCloud,
+    #[serde(rename = "sameCloud")]
+    Cloud,
 }
 
 /// The two copies are less independent than asked for (RESIL-05).

@@ -23,28 +23,28 @@ use crate::offer::{Lack, Offer};
 use crate::port::Port;
 use crate::request::{Context, Request};
 use crate::reserved::Reserved;
-use crate::trace::{Detail, Exclusion, Reason};
+use crate::trace::{Exclusion, Reason};
 
 /// A request with everything that does not depend on the node.
 pub(crate) struct Case<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) request: &'a Request<'a>,
-    plan: &'a BundlePlan,
-    me: JobRef,
-    group: &'a Group,
-    group_index: usize,
+    pub(crate) plan: &'a BundlePlan,
+    pub(crate) me: JobRef,
+    pub(crate) group: &'a Group,
+    pub(crate) group_index: usize,
     /// What a node must offer: the job's needs, or those of its whole group for the first member
     /// that is placed (INTRA-04).
-    needs: &'a Needs,
-    own_gpu: Option<&'a GpuNeed>,
-    /// Shares of the rest of the group, for the first member that is placed.
-    rest_gpus: Vec<GpuNeed>,
+    pub(crate) needs: &'a Needs,
+    pub(crate) own_gpu: Option<&'a GpuNeed>,
+    /// Shares of the members of the group that are still to come.
+    pub(crate) rest_gpus: Vec<GpuNeed>,
     /// Nodes of the other bound members of the group (INTRA-03), ascending, each once.
     tied: Vec<Slot>,
     /// Nodes of jobs that may not share a node with the group.
     apart: Vec<Slot>,
     /// Zones of the other bound jobs of the copy.
-    azs: Vec<&'a str>,
+    pub(crate) azs: Vec<&'a str>,
     other: OtherCopy<'a>,
     template: Option<&'a TemplateName>,
     images: &'a [String],
@@ -64,7 +64,7 @@ struct OtherCopy<'a> {
     interruptible: bool,
 }
 
-const DOMAINS: [Domain; 3] = [Domain::SameNode, Domain::SameAz, Domain::SameCloud];
+pub(crate) const DOMAINS: [Domain; 3] = [Domain::Node, Domain::Az, Domain::Cloud];
 
 /// Which of [`DOMAINS`] a node would share with the other copy although that is forbidden.
 pub(crate) type Violations = [bool; 3];
@@ -111,14 +111,13 @@ impl<'a> Case<'a> {
 
         let sizing = group.is_shared() && tied.is_empty();
         let own_gpu = job.needs.gpus.first();
-        let mut rest_gpus = Vec::new();
-        if sizing {
-            let others = group
-                .members
-                .iter()
-                .filter(|&&member| member != request.job);
-            rest_gpus.extend(others.flat_map(|&at| plan.jobs()[at].needs.gpus.iter().cloned()));
-        }
+        let rest = group.members.iter().filter(|&&member| {
+            member != request.job
+                && (sizing || copy.is_none_or(|copy| copy.waits(&plan.jobs()[member].name)))
+        });
+        let rest_gpus = rest
+            .flat_map(|&member| plan.jobs()[member].needs.gpus.iter().cloned())
+            .collect();
         let template = bundle.jobs[request.job].launch.template.as_ref();
         let (avoid_spares, prefer_spares) = match request.context {
             Context::Launch => (bundle.on_launch == OnLaunch::AvoidSpare, false),
@@ -281,7 +280,7 @@ impl<'a> Case<'a> {
         self.other.mask([false, shares_az, shares_cloud])
     }
 
-    fn violations(&self, node: &Node) -> Violations {
+    pub(crate) fn violations(&self, node: &Node) -> Violations {
         if self.other.slots.is_empty() {
             return [false; 3];
         }
@@ -318,7 +317,7 @@ impl<'a> Case<'a> {
     }
 
     /// Reservation in force for this job (INTRA-05, RESV-02).
-    fn reserved_on<'n>(&self, node: &'n Node) -> Cow<'n, Reserved> {
+    pub(crate) fn reserved_on<'n>(&self, node: &'n Node) -> Cow<'n, Reserved> {
         if node.holds.is_empty() {
             Cow::Borrowed(&node.reserved)
         } else {
@@ -331,7 +330,7 @@ impl<'a> Case<'a> {
         job.same_copy(&self.me) && self.plan.group_index(&job.job_name) == Some(self.group_index)
     }
 
-    fn exclusion(&self, node: &Node) -> Option<Exclusion> {
+    pub(crate) fn exclusion(&self, node: &Node) -> Option<Exclusion> {
         if node.condition.unhealthy {
             Some(Exclusion::Unhealthy)
         } else if node.condition.recently_failed {
@@ -356,7 +355,7 @@ impl<'a> Case<'a> {
     }
 
     /// A port that is taken, and by whom (PORT-02, PORT-06).
-    fn port_clash(&self, node: &Node, reserved: &Reserved) -> Option<(Port, Holder)> {
+    pub(crate) fn port_clash(&self, node: &Node, reserved: &Reserved) -> Option<(Port, Holder)> {
         if self.needs.ports.is_empty() {
             return None;
         }
@@ -391,17 +390,17 @@ impl<'a> Case<'a> {
         reserved: &Reserved,
         strategy: PackingStrategy,
     ) -> Result<Option<u32>, gpu::NoFit> {
-        gpu::choose(
-            &offer.devices,
-            reserved,
-            self.own_gpu,
-            &self.rest_gpus,
-            strategy,
-        )
+        let choose = |rest| gpu::choose(&offer.devices, reserved, self.own_gpu, rest, strategy);
+        let choice = choose(self.rest_gpus.as_slice());
+        if choice.is_err() && self.is_tied() {
+            // The group is here; what is still to come is no reason to refuse this member.
+            return choose(&[]);
+        }
+        choice
     }
 
     /// A job because of which the node cannot be shared (INTRA-09, RESV-07).
-    fn exclusivity_clash<'n>(&self, node: &'n Node) -> Option<(&'n JobId, &'n JobRef)> {
+    pub(crate) fn exclusivity_clash<'n>(&self, node: &'n Node) -> Option<(&'n JobId, &'n JobRef)> {
         if node.bound.is_empty() && node.foreign.is_empty() {
             return None;
         }
@@ -440,7 +439,7 @@ impl<'a> Case<'a> {
     }
 
     /// A job that the node carries without a binding and that is to be kept apart (RESV-07).
-    fn foreign_apart<'n>(&self, node: &'n Node) -> Option<&'n JobRef> {
+    pub(crate) fn foreign_apart<'n>(&self, node: &'n Node) -> Option<&'n JobRef> {
         let apart = |job: &JobRef| {
             job.same_copy(&self.me)
                 && self
@@ -456,7 +455,7 @@ impl<'a> Case<'a> {
 }
 
 /// Who has a port.
-enum Holder {
+pub(crate) enum Holder {
     Job(JobId),
     /// Room held for a group.
     Hold,
@@ -503,124 +502,4 @@ impl<'a> OtherCopy<'a> {
 /// How many domains are violated.
 pub(crate) fn count(violations: Violations) -> u8 {
     violations.into_iter().map(u8::from).sum()
-}
-
-// === impl Case: details for a trace ===
-
-impl Case<'_> {
-    /// The values behind a reason.
-    pub(crate) fn detail(&self, node: &Node, reason: Reason) -> Option<Detail> {
-        match reason {
-            Reason::NotTargetNode
-            | Reason::WrongPool
-            | Reason::WrongTier
-            | Reason::Unreachable
-            | Reason::Cordoned => None,
-            Reason::RecoveryExcluded => self.exclusion(node).map(|why| Detail::Excluded { why }),
-            Reason::ReservedExclusively => node.unconsumed_spare().map(|spare| Detail::Templates {
-                names: spare.reserved_for.iter().map(ToString::to_string).collect(),
-            }),
-            Reason::InsufficientCapabilities => {
-                let reserved = self.reserved_on(node);
-                let need = node
-                    .offer
-                    .missing_capability(&reserved, &self.needs.capabilities)?;
-                let same = self
-                    .needs
-                    .capabilities
-                    .iter()
-                    .filter(|it| it.name == need.name);
-                Some(Detail::Capability {
-                    name: need.name.clone(),
-                    needed: same.map(|it| u64::from(it.count)).sum(),
-                    free: node.offer.free_capability(&reserved, &need.name),
-                    attributes: need
-                        .attributes
-                        .iter()
-                        .map(|(key, value)| format!("{key}={value}"))
-                        .collect(),
-                })
-            }
-            Reason::InsufficientCapacity => Some(Detail::Capacity {
-                needed: self.needs.capacity,
-                free: (node.offer.capacity - self.reserved_on(node).capacity).max(0.0),
-            }),
-            Reason::InsufficientCores => Some(Detail::Cores {
-                needed: self.needs.cores,
-                free: node
-                    .offer
-                    .cores
-                    .saturating_sub(self.reserved_on(node).cores),
-            }),
-            Reason::HostPortConflict => {
-                let (port, holder) = self.port_clash(node, &self.reserved_on(node))?;
-                let holder = match holder {
-                    Holder::Job(job_id) => format!("job {job_id}"),
-                    Holder::Hold => "a job that is still to come".to_owned(),
-                    Holder::Service(at) => {
-                        format!("node service {}", self.fleet.service_ports()[at].service_id)
-                    }
-                    Holder::Group => "another job of its group".to_owned(),
-                };
-                Some(Detail::Port { port, holder })
-            }
-            Reason::NoGpuFit => {
-                let need = self.own_gpu.or_else(|| self.rest_gpus.first())?;
-                let reserved = self.reserved_on(node);
-                Some(Detail::Gpu {
-                    needed: need.share,
-                    model: need.model.clone(),
-                    free: gpu::largest_free(&node.offer.devices, &reserved, &need.model),
-                })
-            }
-            Reason::Exclusivity => {
-                let (job_id, _) = self.exclusivity_clash(node)?;
-                Some(Detail::Job {
-                    job: job_id.to_string(),
-                })
-            }
-            Reason::IntraReplicaRule => {
-                let copy = self
-                    .fleet
-                    .copy_state(&self.me.bundle_id, self.me.replica_index);
-                let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
-                let apart = peers.iter().find(|peer| {
-                    peer.slot == node.slot
-                        && peer.job_id != self.request.job_id
-                        && self
-                            .plan
-                            .group_index(&peer.name)
-                            .is_some_and(|theirs| self.group.apart.contains(&theirs))
-                });
-                let name = apart.map(|peer| &peer.name).or_else(|| {
-                    let elsewhere = peers.iter().find(|peer| {
-                        peer.slot != node.slot
-                            && peer.job_id != self.request.job_id
-                            && self.plan.group_index(&peer.name) == Some(self.group_index)
-                    });
-                    elsewhere.map(|peer| &peer.name)
-                });
-                let name = name.or_else(|| self.foreign_apart(node).map(|job| &job.job_name))?;
-                Some(Detail::Job {
-                    job: name.to_string(),
-                })
-            }
-            Reason::IntraReplicaAz => {
-                let mut wanted: Vec<String> = self.azs.iter().map(|&az| az.to_owned()).collect();
-                wanted.sort();
-                wanted.dedup();
-                Some(Detail::Az {
-                    az: node.az.clone().unwrap_or_default(),
-                    wanted,
-                })
-            }
-            Reason::ForbiddenDomain => Some(Detail::Domains {
-                violated: DOMAINS
-                    .into_iter()
-                    .zip(self.violations(node))
-                    .filter_map(|(domain, violated)| violated.then_some(domain))
-                    .collect(),
-            }),
-        }
-    }
 }

@@ -4,13 +4,14 @@
 //! [`Fleet`] is the picture of the nodes that the policy keeps up to date: facts, inventories,
 //! conditions, bindings and all that follows from them. [`place`] is a pure function of that picture
 //! and a [`Request`]; it changes nothing. [`place_traced`] gives the same decision together with the
-//! reason for every node looked at.
+//! reason for every node looked at. [`validate`] checks a bundle before it is submitted.
 //!
 //! The crate knows no clock, no randomness and no I/O: which nodes are excluded at the moment, and
 //! which tiers back off, is told to the fleet by its owner.
 
 mod binding;
 mod decision;
+mod explain;
 mod filter;
 mod fleet;
 mod gpu;
@@ -24,6 +25,7 @@ mod port;
 mod request;
 mod reserved;
 mod trace;
+mod validate;
 
 pub use binding::{Bound, JobRef, Side};
 pub use decision::{Decision, Degraded, Domain, FailureReason};
@@ -37,3 +39,4 @@ pub use port::{Port, PortError, PortProtocol};
 pub use request::{Context, Request};
 pub use reserved::Reserved;
 pub use trace::{Attempt, Detail, Exclusion, Filtered, Outcome, Reason, Survivor, Trace};
+pub use validate::{Code, Finding, Findings, validate};

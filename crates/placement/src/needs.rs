@@ -39,6 +39,20 @@ fn amount(value: f64) -> f64 {
     if value > 0.0 { value } else { 0.0 }
 }
 
+// === impl GpuNeed ===
+
+impl GpuNeed {
+    /// The need as people read it.
+    pub(crate) fn words(&self) -> String {
+        let model = if self.model.is_empty() {
+            "GPU"
+        } else {
+            &self.model
+        };
+        format!("{} of a {model}", self.share)
+    }
+}
+
 // === impl Needs ===
 
 impl Needs {

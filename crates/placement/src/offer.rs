@@ -122,7 +122,7 @@ impl Offer {
                 }
             }
             let taken = reserved.capabilities.get(&need.name).copied().unwrap_or(0);
-            (!seen && !(need.count == 0 && need.attributes.is_empty()))
+            !(seen || need.count == 0 && need.attributes.is_empty())
                 || matching < u64::from(need.count)
                 || usable < asked.saturating_add(taken)
         })

@@ -337,9 +337,9 @@ impl fmt::Display for Detail {
                 for (at, domain) in violated.iter().enumerate() {
                     f.write_str(if at == 0 { "same " } else { ", same " })?;
                     f.write_str(match domain {
-                        Domain::SameNode => "node",
-                        Domain::SameAz => "zone",
-                        Domain::SameCloud => "cloud",
+                        Domain::Node => "node",
+                        Domain::Az => "zone",
+                        Domain::Cloud => "cloud",
                     })?;
                 }
                 Ok(())
