@@ -13,6 +13,9 @@
 //! The store does not interpret commands, rows or outputs, keeps no timers and
 //! reads no clock besides the [`Clock`] handed to it.
 
+#[cfg(test)]
+extern crate self as greenroom_store;
+
 mod apply;
 mod backup;
 mod boot;
@@ -31,6 +34,10 @@ mod room;
 mod sqlite;
 mod state;
 mod store;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 pub use backup::BackupInfo;
 pub use boot::{BootOutcome, BootReport, Loss};

@@ -37,6 +37,8 @@ struct Inner<X> {
     waiting: VecDeque<(u64, X)>,
     /// The receiver is gone: nothing is kept and nothing is held back.
     discard: bool,
+    /// The store is ending: nobody is held back any more.
+    released: bool,
     /// The sender is gone or the store is shut down: nothing more will come.
     closed: bool,
 }
@@ -46,6 +48,7 @@ pub(crate) fn channel<M: Machine>(limit: usize) -> (OutputSender<M::Output>, Out
         inner: Mutex::new(Inner {
             waiting: VecDeque::new(),
             discard: false,
+            released: false,
             closed: false,
         }),
         filled: Notify::new(),
@@ -125,7 +128,7 @@ impl<X> OutputSender<X> {
             drained.as_mut().enable();
             {
                 let inner = self.queue.lock();
-                if inner.discard || inner.closed || inner.waiting.len() < self.queue.limit {
+                if inner.discard || inner.released || inner.waiting.len() < self.queue.limit {
                     return;
                 }
             }
@@ -133,8 +136,17 @@ impl<X> OutputSender<X> {
         }
     }
 
+    /// Lets everybody through who waits for room.
+    pub(crate) fn release(&self) {
+        self.queue.lock().released = true;
+        self.queue.drained.notify_waiters();
+    }
+
     pub(crate) fn close(&self) {
-        self.queue.lock().closed = true;
+        let mut inner = self.queue.lock();
+        inner.closed = true;
+        inner.released = true;
+        drop(inner);
         self.queue.filled.notify_one();
         self.queue.drained.notify_waiters();
     }

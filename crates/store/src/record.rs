@@ -160,17 +160,26 @@ impl From<VoteRecord> for Vote {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct MembersRecord {
     voters: Vec<BTreeSet<u64>>,
-    members: BTreeMap<u64, Peer>,
+    members: Vec<MemberRecord>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct MemberRecord {
+    id: u64,
+    name: String,
+    address: String,
 }
 
 impl MembersRecord {
     fn new(members: &Members) -> Self {
+        let member = |(id, peer): (&u64, &Peer)| MemberRecord {
+            id: *id,
+            name: peer.name.clone(),
+            address: peer.address.clone(),
+        };
         Self {
             voters: members.get_joint_config().clone(),
-            members: members
-                .nodes()
-                .map(|(id, peer)| (*id, peer.clone()))
-                .collect(),
+            members: members.nodes().map(member).collect(),
         }
     }
 
@@ -178,7 +187,12 @@ impl MembersRecord {
         if self.voters.is_empty() && self.members.is_empty() {
             return Ok(Members::default());
         }
-        Members::new(self.voters, self.members).map_err(|error| error.to_string())
+        let members: BTreeMap<u64, Peer> = self
+            .members
+            .into_iter()
+            .map(|MemberRecord { id, name, address }| (id, Peer { name, address }))
+            .collect();
+        Members::new(self.voters, members).map_err(|error| error.to_string())
     }
 }
 
@@ -186,7 +200,6 @@ impl MembersRecord {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StandingMembersRecord {
     at: Option<PlaceRecord>,
-    #[serde(flatten)]
     members: MembersRecord,
 }
 
@@ -210,7 +223,6 @@ impl StandingMembersRecord {
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     v: u8,
-    #[serde(flatten)]
     record: T,
 }
 
@@ -275,15 +287,13 @@ mod tests {
     fn every_kind_of_entry_comes_back_with_its_generation_term_and_index() {
         let members = Members::new(
             vec![BTreeSet::from([1, 2]), BTreeSet::from([2, 3])],
-            [1, 2, 3].map(|id| {
-                (
-                    id,
-                    Peer {
-                        name: format!("m{id}"),
-                        address: String::new(),
-                    },
-                )
-            }),
+            BTreeMap::from([1, 2, 3].map(|id| {
+                let peer = Peer {
+                    name: format!("m{id}"),
+                    address: String::new(),
+                };
+                (id, peer)
+            })),
         )
         .expect("members");
         let payloads = [
@@ -300,6 +310,22 @@ mod tests {
             assert_eq!((record.generation, record.term, record.index), (3, 7, 41));
             let back = record.into_entry().expect("read");
             assert_eq!(format!("{back}"), format!("{}", entry(payload)));
+        }
+    }
+
+    #[test]
+    fn a_standing_membership_comes_back() {
+        let peer = Peer {
+            name: "m1".to_owned(),
+            address: "h:1".to_owned(),
+        };
+        let members = Members::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, peer)]));
+        let at = LogId::new(Leader::new(7, 2), 41);
+        let standing = StoredMembers::new(Some(at), members.expect("members"));
+        for standing in [standing, StoredMembers::default()] {
+            let text = write_versioned(StandingMembersRecord::new(&standing)).expect("write");
+            let back: StandingMembersRecord = read_versioned(&text).expect("read");
+            assert_eq!(back.standing().expect("members"), standing);
         }
     }
 

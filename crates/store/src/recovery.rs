@@ -36,17 +36,37 @@ impl Candidate {
     }
 }
 
+/// One recovery: where, when, and what is wrong.
+struct Recovery<'a> {
+    config: &'a StoreConfig,
+    directory: &'a Directory,
+    /// What the folder says it holds.
+    named: Option<&'a Identity>,
+    now_ms: i64,
+    /// The file that made this necessary, and why.
+    file: PathBuf,
+    cause: String,
+}
+
 pub(crate) fn recover<M: Machine>(
     config: &StoreConfig,
     directory: &Directory,
     named: Option<&Identity>,
     found: Found<M>,
 ) -> Result<Recovered<M>, OpenError> {
-    let trouble = describe(directory, &found);
-    tracing::error!(file = %trouble.0.display(), cause = %trouble.1, "the store is damaged");
+    let (file, cause) = describe(directory, &found);
+    tracing::error!(file = %file.display(), %cause, "the store is damaged");
+    let now_ms = config.clock.wall_ms();
+    let recovery = Recovery {
+        config,
+        directory,
+        named,
+        now_ms,
+        file,
+        cause,
+    };
     let mut rejected = Vec::new();
     let mut candidates = copies::<M>(directory, &mut rejected)?;
-    let state_is_whole = found.state.is_ok();
     if let Ok((state, _)) = &found.state {
         candidates.push(Candidate {
             path: Some(state.path().to_owned()),
@@ -56,20 +76,25 @@ pub(crate) fn recover<M: Machine>(
     // The database must be closed before its file is moved.
     drop(found.state);
 
-    if let Ok(log) = &found.log {
-        if log.purged().is_none() {
-            candidates.push(Candidate {
-                path: None,
-                standing: Standing::default(),
-            });
-        }
-        let range = log.purged().map(|id| id.index)..=log.last().map(|id| id.index);
-        let complete = candidates
-            .iter()
-            .filter(|candidate| range.contains(&candidate.index()))
-            .max_by_key(|candidate| candidate.index());
-        if let Some(complete) = complete {
-            return keep_log(config, directory, found.log, complete, &trouble);
+    let mut generation = None;
+    match found.log {
+        Err(cause) => rejected.push(format!("{}: {cause}", directory.log().display())),
+        Ok(log) => {
+            generation = Some(log.identity.generation);
+            if log.purged().is_none() {
+                candidates.push(Candidate {
+                    path: None,
+                    standing: Standing::default(),
+                });
+            }
+            let range = log.purged().map(|id| id.index)..=log.last().map(|id| id.index);
+            let complete = candidates
+                .iter()
+                .filter(|candidate| range.contains(&candidate.index()))
+                .max_by_key(|candidate| candidate.index());
+            if let Some(complete) = complete {
+                return recovery.keep_log(log, complete);
+            }
         }
     }
 
@@ -78,23 +103,10 @@ pub(crate) fn recover<M: Machine>(
         .filter(|c| c.path.is_some())
         .max_by_key(Candidate::index);
     let Some(furthest) = furthest else {
-        let (file, cause) = trouble;
-        let tried = if rejected.is_empty() {
-            "there is no backup".to_owned()
-        } else {
-            rejected.join("; ")
-        };
-        return Err(OpenError::unreadable(file, format!("{cause}; {tried}")));
+        rejected.push("there is no usable backup".to_owned());
+        return Err(recovery.failed(&rejected.join("; ")));
     };
-    new_log(
-        config,
-        directory,
-        named,
-        found.log,
-        &furthest,
-        state_is_whole,
-        &trouble,
-    )
+    recovery.new_log(generation, &furthest)
 }
 
 fn describe<M>(directory: &Directory, found: &Found<M>) -> (PathBuf, String) {
@@ -145,178 +157,170 @@ fn copies<M: Machine>(
     Ok(candidates)
 }
 
-/// The log is whole and goes on where the candidate ends: only the state is replaced.
-fn keep_log<M: Machine>(
-    config: &StoreConfig,
-    directory: &Directory,
-    log: Result<LogFile, String>,
-    candidate: &Candidate,
-    trouble: &(PathBuf, String),
-) -> Result<Recovered<M>, OpenError> {
-    let log = log.map_err(|cause| OpenError::unreadable(directory.log(), cause))?;
-    let path = directory.state();
-    let damaged =
-        |cause: String| OpenError::unreadable(&trouble.0, format!("{}; {cause}", trouble.1));
-    let kept = match &candidate.path {
-        Some(copy) => replace_state(config, directory, copy).map_err(damaged)?,
-        None => {
-            let kept = keep(config, directory, &path).map_err(damaged)?;
-            StateFile::create(&path, &log.identity).map_err(damaged)?;
-            kept
+// === impl Recovery ===
+
+impl Recovery<'_> {
+    /// The log is whole and goes on where the candidate ends: only the state is replaced.
+    fn keep_log<M: Machine>(
+        &self,
+        log: LogFile,
+        candidate: &Candidate,
+    ) -> Result<Recovered<M>, OpenError> {
+        let path = self.directory.state();
+        let kept = match &candidate.path {
+            Some(copy) => self.replace_state(copy)?,
+            None => {
+                let kept = self.keep(&path)?;
+                StateFile::create(&path, &log.identity).map_err(|cause| self.failed(&cause))?;
+                kept
+            }
+        };
+        let mut state = StateFile::open(&path).map_err(|cause| self.failed(&cause))?;
+        let members = state.standing().members.clone();
+        state
+            .adopt(&log.identity, members)
+            .map_err(|cause| self.failed(&cause))?;
+        let machine = self.load(&state)?;
+        let outcome = BootOutcome::Restored {
+            from: candidate.path.clone(),
+            damaged_kept_as: kept,
+            loss: Loss::Nothing,
+        };
+        Ok((log, state, machine, outcome))
+    }
+
+    /// No copy meets the log: the furthest one becomes the truth, in a new generation.
+    fn new_log<M: Machine>(
+        &self,
+        log_generation: Option<u64>,
+        furthest: &Candidate,
+    ) -> Result<Recovered<M>, OpenError> {
+        let standing = &furthest.standing;
+        if standing.members.voter_ids().count() > 1 {
+            return Err(self.failed("this member has others: it must get the state from them"));
         }
-    };
-    let mut state = StateFile::open(&path).map_err(damaged)?;
-    state
-        .adopt(&log.identity, state.standing().members.clone())
-        .map_err(damaged)?;
-    let machine = state
-        .load::<M>()
-        .and_then(|loaded| loaded)
-        .map_err(damaged)?;
-    let outcome = BootOutcome::Restored {
-        from: candidate.path.clone(),
-        damaged_kept_as: kept,
-        loss: Loss::Nothing,
-    };
-    Ok((log, state, machine, outcome))
-}
-
-/// No copy meets the log: the furthest one becomes the truth, in a new generation.
-fn new_log<M: Machine>(
-    config: &StoreConfig,
-    directory: &Directory,
-    named: Option<&Identity>,
-    old_log: Result<LogFile, String>,
-    furthest: &Candidate,
-    state_is_whole: bool,
-    trouble: &(PathBuf, String),
-) -> Result<Recovered<M>, OpenError> {
-    let damaged =
-        |cause: String| OpenError::unreadable(&trouble.0, format!("{}; {cause}", trouble.1));
-    let standing = &furthest.standing;
-    if standing.members.voter_ids().count() > 1 {
-        return Err(damaged(
-            "this member has others: it must get the state from them".to_owned(),
-        ));
-    }
-    let source = standing.identity.as_ref();
-    let Some(cluster) = named.or(source).map(|identity| identity.cluster.clone()) else {
-        return Err(damaged(
-            "the copy does not say which store it is".to_owned(),
-        ));
-    };
-    let known = [
-        named.map(|identity| identity.generation),
-        source.map(|identity| identity.generation),
-        old_log.as_ref().ok().map(|log| log.identity.generation),
-    ];
-    let generation = known.into_iter().flatten().max().unwrap_or(0) + 1;
-    let member = named.map_or(config.member, |identity| identity.member);
-    let identity = Identity {
-        cluster,
-        generation,
-        member,
-    };
-    // Closed before it is moved.
-    drop(old_log);
-
-    let own_state = directory.state();
-    let mut kept = None;
-    if let Some(copy) = &furthest.path
-        && *copy != own_state
-    {
-        kept = replace_state(config, directory, copy).map_err(damaged)?;
-    }
-    let mut state = StateFile::open(&own_state).map_err(damaged)?;
-    let alone = Members::new(
-        vec![[member].into()],
-        BTreeMap::from([(
+        let source = standing.identity.as_ref();
+        let Some(cluster) = self
+            .named
+            .or(source)
+            .map(|identity| identity.cluster.clone())
+        else {
+            return Err(self.failed("the copy does not say which store it is"));
+        };
+        let known = [
+            self.named.map(|identity| identity.generation),
+            source.map(|identity| identity.generation),
+            log_generation,
+        ];
+        let generation = known.into_iter().flatten().max().unwrap_or(0) + 1;
+        let member = self
+            .named
+            .map_or(self.config.member, |identity| identity.member);
+        let identity = Identity {
+            cluster,
+            generation,
             member,
-            Peer {
-                name: config.member_name.clone(),
-                address: String::new(),
+        };
+
+        let kept_state = match &furthest.path {
+            Some(copy) => self.replace_state(copy)?,
+            None => None,
+        };
+        let mut state =
+            StateFile::open(&self.directory.state()).map_err(|cause| self.failed(&cause))?;
+        let members = match standing.applied {
+            Some(applied) => StoredMembers::new(Some(applied), self.alone(member)?),
+            None => StoredMembers::default(),
+        };
+        state
+            .adopt(&identity, members)
+            .map_err(|cause| self.failed(&cause))?;
+        let (log, kept_log) = self.begin_log(&identity, standing)?;
+        // Last: until it is written, the next start recovers again.
+        self.directory.write_identity(&identity)?;
+
+        let machine = self.load(&state)?;
+        let loss = Loss::After {
+            revision: furthest.index().unwrap_or(0),
+            wall_ms: standing.wall_ms,
+        };
+        tracing::error!(?loss, generation, "history after this point is given up");
+        let outcome = BootOutcome::Restored {
+            from: furthest.path.clone(),
+            damaged_kept_as: kept_log.or(kept_state),
+            loss,
+        };
+        Ok((log, state, machine, outcome))
+    }
+
+    /// Puts an empty log in place that goes on behind a state.
+    fn begin_log(
+        &self,
+        identity: &Identity,
+        standing: &Standing,
+    ) -> Result<(LogFile, Option<PathBuf>), OpenError> {
+        let path = self.directory.log();
+        let beside = path.with_extension("new");
+        for stale in with_side_files(&beside) {
+            remove_if_there(&stale)?;
+        }
+        // A higher term than any entry kept, so that nothing of the old log can outrank it.
+        let vote = standing.applied.map(|id| Vote {
+            leader_id: Leader {
+                term: id.leader_id.term + 1,
+                node_id: identity.member,
             },
-        )]),
-    )
-    .map_err(|error| damaged(error.to_string()))?;
-    if let Some(applied) = standing.applied {
+            committed: false,
+        });
+        let created = LogFile::create(&beside, identity, standing.applied, vote)
+            .map_err(|cause| self.failed(&cause))?;
+        drop(created);
+        let kept = self.keep(&path)?;
+        state::publish(&beside, &path)
+            .map_err(|error| OpenError::io("cannot rename to", &path, error))?;
+        let log = LogFile::open(&path).map_err(|cause| self.failed(&cause))?;
+        Ok((log, kept))
+    }
+
+    fn alone(&self, member: u64) -> Result<Members, OpenError> {
+        let peer = Peer {
+            name: self.config.member_name.clone(),
+            address: String::new(),
+        };
+        Members::new(vec![[member].into()], BTreeMap::from([(member, peer)]))
+            .map_err(|error| self.failed(&error.to_string()))
+    }
+
+    fn load<M: Machine>(&self, state: &StateFile) -> Result<M, OpenError> {
         state
-            .adopt(&identity, StoredMembers::new(Some(applied), alone))
-            .map_err(damaged)?;
-    } else {
-        state
-            .adopt(&identity, StoredMembers::default())
-            .map_err(damaged)?;
+            .load()
+            .and_then(|loaded| loaded)
+            .map_err(|cause| self.failed(&cause))
     }
 
-    let path = directory.log();
-    let beside = path.with_extension("new");
-    for stale in with_side_files(&beside) {
-        remove_if_there(&stale)?;
+    /// Copies `copy` beside the state, moves the state aside, and renames the copy into place.
+    fn replace_state(&self, copy: &Path) -> Result<Option<PathBuf>, OpenError> {
+        let path = self.directory.state();
+        if copy == path {
+            return Ok(None);
+        }
+        let beside = path.with_extension("new");
+        state::copy(copy, &beside).map_err(|cause| self.failed(&cause))?;
+        let kept = self.keep(&path)?;
+        state::publish(&beside, &path)
+            .map_err(|error| OpenError::io("cannot rename to", &path, error))?;
+        Ok(kept)
     }
-    // A higher term than any entry kept, so that nothing of the old log can outrank it.
-    let vote = standing.applied.map(|id| Vote {
-        leader_id: Leader {
-            term: id.leader_id.term + 1,
-            node_id: member,
-        },
-        committed: false,
-    });
-    drop(LogFile::create(&beside, &identity, standing.applied, vote).map_err(damaged)?);
-    let kept_log = keep(config, directory, &path).map_err(damaged)?;
-    state::publish(&beside, &path).map_err(|error| damaged(error.to_string()))?;
-    let log = LogFile::open(&path).map_err(damaged)?;
-    directory.write_identity(&identity)?;
 
-    let machine = state
-        .load::<M>()
-        .and_then(|loaded| loaded)
-        .map_err(damaged)?;
-    let loss = Loss::After {
-        revision: furthest.index().unwrap_or(0),
-        wall_ms: standing.wall_ms,
-    };
-    tracing::error!(
-        ?loss,
-        generation,
-        state_is_whole,
-        "history after this point is given up"
-    );
-    let outcome = BootOutcome::Restored {
-        from: furthest.path.clone(),
-        damaged_kept_as: kept_log.or(kept),
-        loss,
-    };
-    Ok((log, state, machine, outcome))
-}
-
-/// Copies `copy` beside the state, moves the state aside, and renames the copy into place.
-fn replace_state(
-    config: &StoreConfig,
-    directory: &Directory,
-    copy: &Path,
-) -> Result<Option<PathBuf>, String> {
-    let path = directory.state();
-    if copy == path {
-        return Ok(None);
+    /// Moves a database aside, if there is anything of it.
+    fn keep(&self, path: &Path) -> Result<Option<PathBuf>, OpenError> {
+        if !with_side_files(path).iter().any(|file| file.exists()) {
+            return Ok(None);
+        }
+        self.directory.move_aside(path, self.now_ms).map(Some)
     }
-    let beside = path.with_extension("new");
-    state::copy(copy, &beside)?;
-    let kept = keep(config, directory, &path)?;
-    state::publish(&beside, &path).map_err(|error| error.to_string())?;
-    Ok(kept)
-}
 
-fn keep(
-    config: &StoreConfig,
-    directory: &Directory,
-    path: &Path,
-) -> Result<Option<PathBuf>, String> {
-    if !with_side_files(path).iter().any(|file| file.exists()) {
-        return Ok(None);
+    fn failed(&self, cause: &str) -> OpenError {
+        OpenError::unreadable(&self.file, format!("{}; {cause}", self.cause))
     }
-    directory
-        .move_aside(path, config.clock.wall_ms())
-        .map(Some)
-        .map_err(|error| error.to_string())
 }

@@ -31,6 +31,9 @@ const HEARTBEAT_MS: u64 = 300;
 /// Bounds of the random time after which a member stands for election (CLUST-06).
 const ELECTION_MS: (u64, u64) = (1_500, 3_000);
 
+/// The most proposals that can be on their way at once; shutting down counts them in 32 bits.
+const INFLIGHT_MAX: usize = 1 << 20;
+
 /// How many entries stay in the log behind a snapshot, for members that are a little late.
 const KEEP_BEHIND_SNAPSHOT: u64 = 1_000;
 
@@ -70,6 +73,8 @@ pub struct StoreInfo {
     pub last_index: u64,
     /// The last entry that the log let go, because a snapshot and the state hold it.
     pub purged_index: Option<u64>,
+    /// How many flushed transactions the log wrote since the start; one carries many commands.
+    pub log_flushes: u64,
     /// The databases.
     pub files: Vec<FileInfo>,
     /// The newest regular backup.
@@ -95,6 +100,8 @@ impl<M: Machine> Store<M> {
     pub async fn open(
         config: StoreConfig,
     ) -> Result<(Self, OutputReceiver<M>, BootReport), OpenError> {
+        let mut config = config;
+        config.inflight_limit = config.inflight_limit.clamp(1, INFLIGHT_MAX);
         let booting = config.clone();
         let booted = tokio::task::spawn_blocking(move || boot::boot::<M>(&booting))
             .await
@@ -152,7 +159,7 @@ impl<M: Machine> Store<M> {
             fatal,
             gauge: RoomGauge::new(config.min_free_bytes),
             next_ticket: AtomicU64::new(1),
-            inflight: Semaphore::new(config.inflight_limit.max(1)),
+            inflight: Semaphore::new(config.inflight_limit),
             stopping: AtomicBool::new(false),
             backing_up: Mutex::new(()),
             config,
@@ -188,6 +195,9 @@ impl<M: Machine> Store<M> {
             .await
             .map_err(|_| ProposeError::Stopped)?;
         inner.engine.outputs().room().await;
+        if inner.stopping.load(Ordering::Relaxed) {
+            return Err(ProposeError::Stopped);
+        }
         let ticket = inner.next_ticket.fetch_add(1, Ordering::Relaxed);
         let (mut outcome, _ticket) = inner.engine.expect(ticket);
         let wall_ms = inner.config.clock.wall_ms();
@@ -281,6 +291,7 @@ impl<M: Machine> Store<M> {
             revision: standing.applied.map_or(0, |id| id.index),
             last_index: inner.log.last().map_or(0, |id| id.index),
             purged_index: inner.log.purged().map(|id| id.index),
+            log_flushes: inner.log.groups(),
             files,
             last_backup: newest_backup(directory)?,
         })
@@ -291,6 +302,11 @@ impl<M: Machine> Store<M> {
     pub async fn shutdown(&self) -> Result<(), FatalError> {
         let inner = &*self.inner;
         inner.stopping.store(true, Ordering::Relaxed);
+        // Whoever is held back by a full output queue gives up, having changed nothing.
+        inner.engine.outputs().release();
+        // The queue for places is fair: this comes after everything on its way.
+        let all = u32::try_from(inner.config.inflight_limit).unwrap_or(u32::MAX);
+        drop(inner.inflight.acquire_many(all).await);
         inner.inflight.close();
         if let Err(error) = inner.raft.shutdown().await {
             tracing::warn!(%error, "the consensus task did not end cleanly");
@@ -328,26 +344,40 @@ impl<M: Machine> Inner<M> {
                 .await
                 .map_err(|error| stopped(&error))?;
         }
-        let alone = self.raft.voter_ids().eq([self.identity.member]);
-        if !alone {
-            return Ok(());
-        }
-        if !empty {
-            self.raft
-                .trigger()
-                .elect(false)
-                .await
-                .map_err(|error| stopped(&error))?;
-        }
-        let ready = self
+        let member = self.identity.member;
+        let known = self
             .raft
             .wait(None)
             .metrics(
                 |metrics| {
                     metrics.running_state.is_err()
-                        || (metrics.state == ServerState::Leader
-                            && metrics.last_log_index.is_some()
-                            && metrics.last_applied.map(|id| id.index) == metrics.last_log_index)
+                        || metrics.membership_config.voter_ids().next().is_some()
+                },
+                "the membership is known",
+            )
+            .await
+            .map_err(|error| stopped(&error))?;
+        if !known.membership_config.voter_ids().eq([member]) {
+            return known.running_state.map_err(|error| stopped(&error));
+        }
+        // Nobody else could win: no need to wait for the election timeout.
+        self.raft
+            .trigger()
+            .elect(false)
+            .await
+            .map_err(|error| stopped(&error))?;
+        let ready = self
+            .raft
+            .wait(None)
+            .metrics(
+                |metrics| {
+                    // A primary first commits an entry of its own term; with it applied, so is
+                    // everything before. Term 0 is the forming, in which nobody can commit.
+                    let applied = metrics.last_applied;
+                    let settled = metrics.current_term > 0
+                        && metrics.state == ServerState::Leader
+                        && applied.is_some_and(|id| id.leader_id.term == metrics.current_term);
+                    settled || metrics.running_state.is_err()
                 },
                 "the log's tail is applied",
             )
