@@ -13,6 +13,10 @@ const FILES: [&str; 4] = [
     "worker.proto",
 ];
 
+#[allow(
+    clippy::print_stdout,
+    reason = "this is how a build script speaks to cargo"
+)]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={ROOT}");
 

@@ -213,8 +213,11 @@ pub(crate) fn enums() -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// `(number, name)` of RejectionCode from 1 on, and of the reasons added to JobHistoryJobStopping: A.6.
-pub(crate) fn numbered_values() -> (Vec<(i32, String)>, Vec<(i32, String)>) {
+/// Number and name of an enum's value.
+pub(crate) type Value = (i32, String);
+
+/// Values of RejectionCode from 1 on, and of the reasons added to JobHistoryJobStopping: A.6.
+pub(crate) fn numbered_values() -> (Vec<Value>, Vec<Value>) {
     let text = section("### A.6").collect::<Vec<_>>().join(" ");
     let numbered = |list: &str, prefix: &str| {
         list.trim_end_matches('.')
