@@ -22,7 +22,9 @@ pub use search::{DateMatch, IdMatch, JobFilter, JobSearch, TagMatch};
 
 use super::{
     WireError,
-    common::{read_enum, read_job_id, read_node_id, read_role, read_time_optional, write_enum, write_time},
+    common::{
+        read_enum, read_job_id, read_node_id, read_role, read_time_optional, write_enum, write_time,
+    },
     inventory::{read_gpu_index, write_gpu_index},
 };
 use crate::{common as wire, manager};
@@ -41,10 +43,13 @@ pub const REQUEST_ID_METADATA: &str = "greenroom-request-id";
 
 /// A mutating call as it travels: one variant per RPC, named like it.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each variant is the RPC of its name with its request")]
+#[allow(
+    missing_docs,
+    reason = "each variant is the RPC of its name with its request"
+)]
 pub enum Request {
-    CreateJob(Box<manager::Job>),
-    UpdateJob(Box<manager::Job>),
+    CreateJob(manager::Job),
+    UpdateJob(manager::Job),
     DeleteJob(wire::JobId),
     CompleteJob(wire::JobId),
     StartJob(manager::StartJobRequest),
@@ -57,8 +62,8 @@ pub enum Request {
     StartBundleJob(manager::StartBundleJobRequest),
     StopBundleJob(manager::StopBundleJobRequest),
     SetBundleStopTime(manager::SetBundleStopTimeRequest),
-    CreateAwsNode(Box<manager::CreateAwsNodeRequest>),
-    CreateOciNode(Box<manager::CreateOciNodeRequest>),
+    CreateAwsNode(manager::CreateAwsNodeRequest),
+    CreateOciNode(manager::CreateOciNodeRequest),
     TerminateNode(wire::NodeId),
     UpdatePhysicalNode(manager::UpdatePhysicalNodeRequest),
     SetNodeTags(manager::SetNodeTagsRequest),
@@ -74,14 +79,28 @@ pub enum Request {
 /// The minor with which a call arrived (HELLO-05): 0 for the published ones, none for a name that is no call.
 pub fn minor_of_call(name: &str) -> Option<u32> {
     Some(match name {
-        "CreateStatusChannel" | "CreateJob" | "UpdateJob" | "DeleteJob" | "JobSearch"
-        | "CreateAwsNode" | "CreateOciNode" | "UpdatePhysicalNode" | "TerminateNode" | "StartJob"
-        | "StopJob" | "CompleteJob" | "EventStream" => 0,
+        "CreateStatusChannel"
+        | "CreateJob"
+        | "UpdateJob"
+        | "DeleteJob"
+        | "JobSearch"
+        | "CreateAwsNode"
+        | "CreateOciNode"
+        | "UpdatePhysicalNode"
+        | "TerminateNode"
+        | "StartJob"
+        | "StopJob"
+        | "CompleteJob"
+        | "EventStream" => 0,
         "ListNodes" | "StartPreparedJob" | "MarkJobFailed" | "CreateBundle" | "UpdateBundle"
         | "DeleteBundle" | "GetBundle" | "ListBundles" | "StartBundleJob" | "StopBundleJob"
         | "SetBundleStopTime" | "SetNodeTags" => 1,
-        "RegisterClusterNode" | "DeregisterClusterNode" | "ListClusterNodes"
-        | "SetClusterNodePool" | "RotateClusterNodeToken" | "ClusterMemberRegister" => 2,
+        "RegisterClusterNode"
+        | "DeregisterClusterNode"
+        | "ListClusterNodes"
+        | "SetClusterNodePool"
+        | "RotateClusterNodeToken"
+        | "ClusterMemberRegister" => 2,
         "AbortMigration"
         | "NotifyMigrationGetState"
         | "NotifyMigrationCutoverReady"
@@ -117,11 +136,11 @@ pub fn refuse(error: WireError) -> Refusal {
 impl From<&Call> for Request {
     fn from(call: &Call) -> Self {
         match call {
-            Call::CreateJob(job) => Self::CreateJob(Box::new((&**job).into())),
-            Call::UpdateJob(job, expected_hash) => Self::UpdateJob(Box::new(manager::Job {
+            Call::CreateJob(job) => Self::CreateJob((&**job).into()),
+            Call::UpdateJob(job, expected_hash) => Self::UpdateJob(manager::Job {
                 current_hash: *expected_hash,
                 ..(&**job).into()
-            })),
+            }),
             Call::DeleteJob(job_id) => Self::DeleteJob(job_id.into()),
             Call::CompleteJob(job_id) => Self::CompleteJob(job_id.into()),
             Call::StartJob(start) => Self::StartJob(manager::StartJobRequest {
@@ -131,7 +150,11 @@ impl From<&Call> for Request {
                 defer_start: start.defer_start,
                 runtime_role: start.runtime_role.clone(),
                 gpu_index: write_gpu_index(start.gpu_index),
-                migration_id: start.migration_id.as_ref().map(ToString::to_string).unwrap_or_default(),
+                migration_id: start
+                    .migration_id
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
             }),
             Call::StartPreparedJob { key, node_id } => {
                 Self::StartPreparedJob(manager::StartPreparedJobRequest {
@@ -197,8 +220,8 @@ impl From<&Call> for Request {
                     stop_at: stop_at.map(write_time),
                 })
             }
-            Call::CreateAwsNode(node) => Self::CreateAwsNode(Box::new(write_aws(node))),
-            Call::CreateOciNode(node) => Self::CreateOciNode(Box::new(write_oci(node))),
+            Call::CreateAwsNode(node) => Self::CreateAwsNode(write_aws(node)),
+            Call::CreateOciNode(node) => Self::CreateOciNode(write_oci(node)),
             Call::TerminateNode(node_id) => Self::TerminateNode(node_id.into()),
             Call::UpdatePhysicalNode {
                 node_id,
@@ -284,12 +307,15 @@ fn write_aws(node: &CreateAwsNode) -> manager::CreateAwsNodeRequest {
         region: node.region.clone(),
         instance_type: node.instance_type.clone(),
         launch_mode: write_enum::<wire::LaunchMode>(node.launch_mode),
-        root_volume: node.root_volume.as_ref().map(|volume| manager::AwsRootVolume {
-            size_gb: volume.size_gb,
-            r#type: volume.volume_type.clone(),
-            iops: volume.iops,
-            throughput: volume.throughput,
-        }),
+        root_volume: node
+            .root_volume
+            .as_ref()
+            .map(|volume| manager::AwsRootVolume {
+                size_gb: volume.size_gb,
+                r#type: volume.volume_type.clone(),
+                iops: volume.iops,
+                throughput: volume.throughput,
+            }),
         ..manager::CreateAwsNodeRequest::default()
     }
 }
@@ -312,18 +338,16 @@ fn write_oci(node: &CreateOciNode) -> manager::CreateOciNodeRequest {
 // === reading ===
 
 impl TryFrom<Request> for Call {
-    type Error = Refusal;
+    type Error = WireError;
 
-    fn try_from(request: Request) -> Result<Self, Refusal> {
-        required(&request).map_err(refuse)?;
-        request.check().map_err(refuse)?;
+    fn try_from(request: Request) -> Result<Self, WireError> {
+        required(&request)?;
+        request.check()?;
         if let Some(path) = not_served(&request) {
-            let message = format!("{path} is set, and this version does not serve it");
-            return Err(
-                Refusal::new(Status::Unimplemented, "field_not_served", message).with("path", path),
-            );
+            let message = "is set, and this version does not serve it";
+            return Err(WireError::new("field_not_served", path, message));
         }
-        read(request).map_err(refuse)
+        read(request)
     }
 }
 
@@ -466,10 +490,7 @@ fn required(request: &Request) -> Result<(), WireError> {
             text(&it.role, "role")?;
             node(&it.node_id)
         }
-        Request::MarkJobFailed(it) => {
-            job(&it.job_id)?;
-            text(&it.reason, "reason")
-        }
+        Request::MarkJobFailed(it) => job(&it.job_id),
         Request::CreateBundle(it) => match &it.bundle {
             Some(_) => Ok(()),
             None => Err(WireError::missing("bundle")),
@@ -479,21 +500,15 @@ fn required(request: &Request) -> Result<(), WireError> {
             None => Err(WireError::missing("bundle")),
         },
         Request::DeleteBundle(it) => text(&it.bundle_id, "bundle_id"),
-        Request::StartBundleJob(it) => {
-            text(&it.bundle_id, "bundle_id")?;
-            text(&it.job_name, "job_name")
-        }
-        Request::StopBundleJob(it) => {
-            text(&it.bundle_id, "bundle_id")?;
-            text(&it.job_name, "job_name")
-        }
+        Request::StartBundleJob(it) => text(&it.bundle_id, "bundle_id"),
+        Request::StopBundleJob(it) => text(&it.bundle_id, "bundle_id"),
         Request::SetBundleStopTime(it) => text(&it.bundle_id, "bundle_id"),
         Request::CreateAwsNode(it) => node(&it.node_id),
         Request::CreateOciNode(it) => node(&it.node_id),
         Request::TerminateNode(it) => text(&it.node_id, "node_id"),
         Request::UpdatePhysicalNode(it) => text(&it.id, "id"),
         Request::SetNodeTags(it) => node(&it.node_id),
-        Request::RegisterClusterNode(it) => text(&it.node_name, "node_name"),
+        Request::RegisterClusterNode(_) => Ok(()),
         Request::DeregisterClusterNode(it) => node(&it.node_id),
         Request::PrefetchImages(it) => node(&it.node_id),
         Request::NotifyMigrationGetState(it) => {
@@ -530,7 +545,10 @@ fn not_served(request: &Request) -> Option<&'static str> {
             (!it.security_group_ids.is_empty(), "security_group_ids"),
             (!it.subnet_id.is_empty(), "subnet_id"),
             (!it.availability_zone.is_empty(), "availability_zone"),
-            (!it.capacity_reservation_id.is_empty(), "capacity_reservation_id"),
+            (
+                !it.capacity_reservation_id.is_empty(),
+                "capacity_reservation_id",
+            ),
             (it.idle_expiry_ms.is_some(), "idle_expiry_ms"),
         ]),
         Request::CreateOciNode(it) => first(&[
@@ -557,10 +575,10 @@ fn read(request: Request) -> Result<Call, WireError> {
         InstanceKey::try_from(key.unwrap_or_default()).map_err(|error| error.under(field))
     };
     Ok(match request {
-        Request::CreateJob(job) => Call::CreateJob(Box::new((*job).try_into()?)),
+        Request::CreateJob(job) => Call::CreateJob(Box::new(job.try_into()?)),
         Request::UpdateJob(job) => {
             let expected = job.current_hash;
-            Call::UpdateJob(Box::new((*job).try_into()?), expected)
+            Call::UpdateJob(Box::new(job.try_into()?), expected)
         }
         Request::DeleteJob(it) => Call::DeleteJob(JobId::new(it.job_id)),
         Request::CompleteJob(it) => Call::CompleteJob(JobId::new(it.job_id)),
@@ -610,8 +628,8 @@ fn read(request: Request) -> Result<Call, WireError> {
             bundle_id: BundleId::new(it.bundle_id),
             stop_at: read_time_optional(it.stop_at, "stop_at")?,
         },
-        Request::CreateAwsNode(it) => Call::CreateAwsNode(Box::new(read_aws(*it)?)),
-        Request::CreateOciNode(it) => Call::CreateOciNode(Box::new(read_oci(*it)?)),
+        Request::CreateAwsNode(it) => Call::CreateAwsNode(Box::new(read_aws(it)?)),
+        Request::CreateOciNode(it) => Call::CreateOciNode(Box::new(read_oci(it)?)),
         Request::TerminateNode(it) => Call::TerminateNode(NodeId::new(it.node_id)),
         Request::UpdatePhysicalNode(it) => Call::UpdatePhysicalNode {
             node_id: NodeId::new(it.id),

@@ -8,11 +8,14 @@
 //! Where one side says less than the other, the module that converts says what is left out.
 
 pub mod bundle;
+pub mod call;
 pub mod common;
+pub mod event;
 pub mod inventory;
 pub mod job;
 pub mod node;
 pub mod refusal;
+pub mod stream;
 pub mod worker;
 
 use std::fmt;

@@ -1,0 +1,323 @@
+//! What calls answer: a [`Reply`] as the response of its RPC, and the answers of the reading calls.
+//!
+//! A client refuses an answer that lacks what it is for (SDK-12). Left out: the `hardware` of a slot, for which the
+//! domain has no place.
+
+use greenroom_types::{
+    BundleId, JobId, NodeId, PoolName,
+    call::{ClusterNode, Refusal, Reply, Status},
+    job::JobWithHistory,
+    node::RunningJob,
+};
+
+use super::super::{
+    WireError,
+    common::{read_time_optional, read_time_or_zero, write_time},
+    job::write_job_shown,
+    read_list,
+    stream::published_history,
+    write_list,
+};
+use crate::manager;
+
+/// The response of an RPC, to and from the [`Reply`] of its call.
+pub trait Answer: Sized {
+    /// Writes the reply; one of another call is a fault of the program's own and becomes INTERNAL `internal`.
+    fn write(reply: Reply) -> Result<Self, Refusal>;
+    /// Reads the reply.
+    fn read(self) -> Result<Reply, WireError>;
+}
+
+/// A job found by JobSearch (JOB-28).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FoundJob {
+    /// Definition and state; the history only where the search asked for it.
+    pub job: JobWithHistory,
+    /// Its instances that are not over.
+    pub instances: Vec<RunningJob>,
+}
+
+fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
+    let kind = match reply {
+        Reply::Done => "done",
+        Reply::JobHash(_) => "a job hash",
+        Reply::BundleCreated { .. } => "a created bundle",
+        Reply::BundleUpdated { .. } => "an updated bundle",
+        Reply::BundleJob(_) => "a bundle job",
+        Reply::Tags { .. } => "tags",
+        Reply::Slot { .. } => "a slot",
+        Reply::StoppedJobs(_) => "stopped jobs",
+        Reply::Batch(_) => "a batch",
+        Reply::Notified(_) => "notified sides",
+    };
+    let message = format!("{kind} is no answer of {rpc}");
+    Refusal::new(Status::Internal, "internal", message)
+}
+
+fn present(text: String, field: &str) -> Result<String, WireError> {
+    if text.is_empty() {
+        Err(WireError::missing(field))
+    } else {
+        Ok(text)
+    }
+}
+
+fn ids(ids: Vec<String>) -> Vec<JobId> {
+    ids.into_iter().map(JobId::new).collect()
+}
+
+fn texts(ids: &[JobId]) -> Vec<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
+impl Answer for () {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Done => Ok(()),
+            other => Err(mismatch(&other, "a call with an empty answer")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Done)
+    }
+}
+
+impl Answer for manager::JobHash {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::JobHash(hash) => Ok(Self { hash }),
+            other => Err(mismatch(&other, "CreateJob or UpdateJob")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::JobHash(self.hash))
+    }
+}
+
+impl Answer for manager::CreateBundleResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::BundleCreated {
+                bundle_id,
+                revision,
+                job_ids,
+            } => Ok(Self {
+                bundle_id: bundle_id.to_string(),
+                revision,
+                job_ids: texts(&job_ids),
+            }),
+            other => Err(mismatch(&other, "CreateBundle")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::BundleCreated {
+            bundle_id: BundleId::new(present(self.bundle_id, "bundle_id")?),
+            revision: self.revision,
+            job_ids: ids(self.job_ids),
+        })
+    }
+}
+
+impl Answer for manager::UpdateBundleResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::BundleUpdated {
+                revision,
+                created,
+                changed,
+                updated,
+                removed,
+                untouched,
+            } => Ok(Self {
+                revision,
+                created: texts(&created),
+                changed: texts(&changed),
+                updated: texts(&updated),
+                removed: texts(&removed),
+                untouched: texts(&untouched),
+            }),
+            other => Err(mismatch(&other, "UpdateBundle")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::BundleUpdated {
+            revision: self.revision,
+            created: ids(self.created),
+            changed: ids(self.changed),
+            updated: ids(self.updated),
+            removed: ids(self.removed),
+            untouched: ids(self.untouched),
+        })
+    }
+}
+
+impl Answer for manager::StartBundleJobResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::BundleJob(job_id) => Ok(Self {
+                job_id: job_id.to_string(),
+            }),
+            other => Err(mismatch(&other, "StartBundleJob")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::BundleJob(JobId::new(present(
+            self.job_id,
+            "job_id",
+        )?)))
+    }
+}
+
+impl Answer for manager::StopBundleJobResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::BundleJob(job_id) => Ok(Self {
+                job_id: job_id.to_string(),
+            }),
+            other => Err(mismatch(&other, "StopBundleJob")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::BundleJob(JobId::new(present(
+            self.job_id,
+            "job_id",
+        )?)))
+    }
+}
+
+impl Answer for manager::SetNodeTagsResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Tags { tags, revision } => Ok(Self { tags, revision }),
+            other => Err(mismatch(&other, "SetNodeTags")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Tags {
+            tags: self.tags,
+            revision: self.revision,
+        })
+    }
+}
+
+impl Answer for manager::RegisterClusterNodeResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Slot { node_id, token } => Ok(Self {
+                node_id: node_id.to_string(),
+                token,
+            }),
+            other => Err(mismatch(&other, "RegisterClusterNode")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Slot {
+            node_id: NodeId::new(present(self.node_id, "node_id")?),
+            token: present(self.token, "token")?,
+        })
+    }
+}
+
+impl Answer for manager::DeregisterClusterNodeResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::StoppedJobs(job_ids) => Ok(Self {
+                stopped_job_ids: texts(&job_ids),
+            }),
+            other => Err(mismatch(&other, "DeregisterClusterNode")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::StoppedJobs(ids(self.stopped_job_ids)))
+    }
+}
+
+impl Answer for manager::PrefetchImagesResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Batch(batch_id) => Ok(Self { batch_id }),
+            other => Err(mismatch(&other, "PrefetchImages")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Batch(present(self.batch_id, "batch_id")?))
+    }
+}
+
+impl Answer for manager::AbortMigrationResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Notified(notified) => Ok(Self { notified }),
+            other => Err(mismatch(&other, "AbortMigration")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Notified(self.notified))
+    }
+}
+
+// === answers of the reading calls ===
+
+impl FoundJob {
+    /// Writes it for a client of that minor, which decides what of the history it is sent (HIST-01).
+    pub fn write(&self, minor: u32) -> manager::CurrentJob {
+        let mut history = write_list(&self.job.history);
+        if minor == 0 {
+            published_history(&mut history);
+        }
+        manager::CurrentJob {
+            job: Some(write_job_shown(&self.job)),
+            instances: write_list(&self.instances),
+            history_entry: history,
+        }
+    }
+}
+
+impl TryFrom<manager::CurrentJob> for FoundJob {
+    type Error = WireError;
+    fn try_from(found: manager::CurrentJob) -> Result<Self, WireError> {
+        let shown = manager::JobWithHistory {
+            job: found.job,
+            history_entry: found.history_entry,
+            dropped_entries: 0,
+        };
+        Ok(Self {
+            job: shown.try_into()?,
+            instances: read_list(found.instances, "instances")?,
+        })
+    }
+}
+
+impl TryFrom<manager::ClusterNode> for ClusterNode {
+    type Error = WireError;
+    fn try_from(node: manager::ClusterNode) -> Result<Self, WireError> {
+        Ok(Self {
+            node_id: NodeId::new(present(node.node_id, "node_id")?),
+            node_name: node.node_name,
+            pool: PoolName::new(node.pool),
+            token: node.token,
+            token_used: node.token_used,
+            active: node.active,
+            address: node.address,
+            registered_at: read_time_or_zero(node.registered_at, "registered_at")?,
+            activated_at: read_time_optional(node.activated_at, "activated_at")?,
+        })
+    }
+}
+
+impl From<&ClusterNode> for manager::ClusterNode {
+    fn from(node: &ClusterNode) -> Self {
+        Self {
+            node_id: node.node_id.to_string(),
+            node_name: node.node_name.clone(),
+            pool: node.pool.to_string(),
+            token: node.token.clone(),
+            token_used: node.token_used,
+            active: node.active,
+            address: node.address.clone(),
+            hardware: None,
+            registered_at: Some(write_time(node.registered_at)),
+            activated_at: node.activated_at.map(write_time),
+        }
+    }
+}
