@@ -18,14 +18,15 @@ use futures::{Stream, StreamExt};
 use openraft::entry::RaftEntry;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
+use crate::checks::{Note, Notes};
 use crate::directory::{Directory, DirectoryLock};
 use crate::fatal::FatalCell;
 use crate::log::{Durable, Order};
 use crate::machine::{Machine, Stamp};
 use crate::output::OutputSender;
-use crate::raft::{LogId, Snapshot, SnapshotMeta, StoredMembers, Types};
+use crate::raft::{LogId, Proposal, Snapshot, SnapshotMeta, StoredMembers, Types};
 use crate::state::{self, SnapshotFile, Standing, StateFile};
 
 /// How many entries one transaction takes. Also how long a reader waits at most.
@@ -40,6 +41,7 @@ pub(crate) struct Engine<M: Machine> {
     fatal: FatalCell,
     directory: Directory,
     order: Order,
+    noted: watch::Sender<Option<Note>>,
 }
 
 struct Live<M> {
@@ -51,6 +53,7 @@ struct OpenState {
     /// `None` after the store was shut down.
     file: Option<StateFile>,
     standing: Standing,
+    notes: Notes,
     _lock: Option<Arc<DirectoryLock>>,
 }
 
@@ -90,6 +93,7 @@ impl<M: Machine> Engine<M> {
             file: Mutex::new(OpenState {
                 file: Some(file),
                 standing,
+                notes: Notes::default(),
                 _lock: lock,
             }),
             outputs,
@@ -99,6 +103,7 @@ impl<M: Machine> Engine<M> {
             fatal,
             directory,
             order,
+            noted: watch::Sender::new(None),
         }
     }
 
@@ -111,6 +116,11 @@ impl<M: Machine> Engine<M> {
         // panic is caught inside. The state itself is whole.
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
         look(&live.machine, live.revision)
+    }
+
+    /// Tells of every note that is taken; the newest replaces the one before.
+    pub(crate) fn noted(&self) -> watch::Receiver<Option<Note>> {
+        self.noted.subscribe()
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -147,6 +157,7 @@ impl<M: Machine> Engine<M> {
         let OpenState {
             file: Some(file),
             standing,
+            notes,
             ..
         } = &mut *open
         else {
@@ -168,6 +179,9 @@ impl<M: Machine> Engine<M> {
                 let mut answer = None;
                 match work {
                     Work::Nothing => {}
+                    Work::Check(primary) => notes.compare(primary).map_err(|cause| {
+                        io::Error::other(self.fatal.raise("this member has diverged", cause))
+                    })?,
                     Work::Members(members) => next.members = StoredMembers::new(Some(at), members),
                     Work::Command {
                         ticket,
@@ -190,6 +204,16 @@ impl<M: Machine> Engine<M> {
                 }
                 next.applied = Some(at);
                 live.revision = at.index;
+                if Notes::due(at.index)
+                    && let Some(digest) = live.machine.digest()
+                {
+                    let note = Note {
+                        index: at.index,
+                        digest,
+                    };
+                    notes.take(note);
+                    self.noted.send_replace(Some(note));
+                }
                 answers.push((answer, responder));
             }
             next.digest = live.machine.digest();
@@ -230,14 +254,21 @@ impl<M: Machine> Engine<M> {
             let work = match entry.payload {
                 EntryPayload::Blank => Work::Nothing,
                 EntryPayload::Membership(members) => Work::Members(members),
-                EntryPayload::Normal(proposal) => {
-                    let command = serde_json::from_str(&proposal.command).map_err(|error| {
+                EntryPayload::Normal(Proposal::Check { index, digest }) => {
+                    Work::Check(Note { index, digest })
+                }
+                EntryPayload::Normal(Proposal::Command {
+                    ticket,
+                    wall_ms,
+                    command,
+                }) => {
+                    let command = serde_json::from_str(&command).map_err(|error| {
                         let attempt = format!("cannot read the command of entry {}", at.index);
                         io::Error::other(self.fatal.raise(attempt, error))
                     })?;
                     Work::Command {
-                        ticket: proposal.ticket,
-                        wall_ms: proposal.wall_ms,
+                        ticket,
+                        wall_ms,
                         command,
                     }
                 }
@@ -280,6 +311,7 @@ impl<M: Machine> Engine<M> {
         live.machine = machine;
         drop(live);
         open.standing = standing;
+        open.notes.clear();
         Ok(())
     }
 }
@@ -311,6 +343,7 @@ struct Prepared<C> {
 
 enum Work<C> {
     Nothing,
+    Check(Note),
     Members(crate::raft::Members),
     Command {
         ticket: u64,

@@ -19,6 +19,7 @@ extern crate self as greenroom_store;
 mod apply;
 mod backup;
 mod boot;
+mod checks;
 mod config;
 mod directory;
 mod error;

@@ -35,27 +35,34 @@ pub(crate) type StoredMembers = alias::StoredMembershipOf<Types>;
 pub(crate) type SnapshotMeta = alias::SnapshotMetaOf<Types>;
 pub(crate) type Snapshot = alias::SnapshotOf<Types, SnapshotFile>;
 
-/// A command on its way: its JSON text and the proposer's time.
-///
-/// The outcome does not travel through the library. It waits for the proposer under
-/// `ticket`, which means something only within the process that proposed.
+/// What the log carries besides the consensus's own entries.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Proposal {
-    /// Number of the waiting proposer, 0 when nobody waits (read from disk or a peer).
-    #[serde(skip)]
-    pub(crate) ticket: u64,
-    pub(crate) wall_ms: i64,
-    pub(crate) command: Arc<str>,
+pub(crate) enum Proposal {
+    /// A command on its way: its JSON text and the proposer's time.
+    ///
+    /// The outcome does not travel through the library. It waits for the proposer under
+    /// `ticket`, which means something only within the process that proposed.
+    Command {
+        /// Number of the waiting proposer, 0 when nobody waits (read from disk or a peer).
+        #[serde(skip)]
+        ticket: u64,
+        wall_ms: i64,
+        command: Arc<str>,
+    },
+    /// The primary's digest behind an entry; see `checks.rs`.
+    Check { index: u64, digest: u64 },
 }
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "command of {} bytes at {}",
-            self.command.len(),
-            self.wall_ms
-        )
+        match self {
+            Self::Command {
+                wall_ms, command, ..
+            } => {
+                write!(f, "command of {} bytes at {wall_ms}", command.len())
+            }
+            Self::Check { index, digest } => write!(f, "check of {digest:016x} behind {index}"),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ const VERSION: u8 = 1;
 const KIND_BLANK: i64 = 0;
 const KIND_COMMAND: i64 = 1;
 const KIND_MEMBERS: i64 = 2;
+const KIND_CHECK: i64 = 3;
 
 /// One row of the log: the commit's (generation, term, index) and its body (CLUST-07).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +38,20 @@ impl LogRecord {
         let id = entry.log_id();
         let (kind, body) = match &entry.payload {
             EntryPayload::Blank => (KIND_BLANK, Vec::new()),
-            EntryPayload::Normal(proposal) => {
-                let mut body = Vec::with_capacity(9 + proposal.command.len());
+            EntryPayload::Normal(Proposal::Command {
+                wall_ms, command, ..
+            }) => {
+                let mut body = Vec::with_capacity(9 + command.len());
                 body.push(VERSION);
-                body.extend_from_slice(&proposal.wall_ms.to_le_bytes());
-                body.extend_from_slice(proposal.command.as_bytes());
+                body.extend_from_slice(&wall_ms.to_le_bytes());
+                body.extend_from_slice(command.as_bytes());
                 (KIND_COMMAND, body)
+            }
+            EntryPayload::Normal(Proposal::Check { index, digest }) => {
+                let mut body = vec![VERSION];
+                body.extend_from_slice(&index.to_le_bytes());
+                body.extend_from_slice(&digest.to_le_bytes());
+                (KIND_CHECK, body)
             }
             EntryPayload::Membership(members) => {
                 let mut body = vec![VERSION];
@@ -70,10 +79,21 @@ impl LogRecord {
                     .ok_or_else(|| format!("entry {} is too short for a command", self.index))?;
                 let text = std::str::from_utf8(text)
                     .map_err(|error| format!("entry {}: {error}", self.index))?;
-                EntryPayload::Normal(Proposal {
+                EntryPayload::Normal(Proposal::Command {
                     ticket: 0,
                     wall_ms: i64::from_le_bytes(*wall),
                     command: Arc::from(text),
+                })
+            }
+            KIND_CHECK => {
+                let body = split_version(&self.body)?;
+                let (Some((index, rest)), 16) = (body.split_first_chunk::<8>(), body.len()) else {
+                    return Err(format!("entry {} has not the size of a check", self.index));
+                };
+                let digest = rest.first_chunk::<8>().copied().unwrap_or_default();
+                EntryPayload::Normal(Proposal::Check {
+                    index: u64::from_le_bytes(*index),
+                    digest: u64::from_le_bytes(digest),
                 })
             }
             KIND_MEMBERS => {
@@ -100,8 +120,8 @@ impl LogRecord {
 /// Roughly what an entry costs in memory.
 pub(crate) fn weight(payload: &Payload) -> usize {
     match payload {
-        EntryPayload::Normal(proposal) => 128 + proposal.command.len(),
-        EntryPayload::Blank | EntryPayload::Membership(_) => 128,
+        EntryPayload::Normal(Proposal::Command { command, .. }) => 128 + command.len(),
+        _ => 128,
     }
 }
 
@@ -298,10 +318,14 @@ mod tests {
         .expect("members");
         let payloads = [
             EntryPayload::Blank,
-            EntryPayload::Normal(Proposal {
+            EntryPayload::Normal(Proposal::Command {
                 ticket: 9,
                 wall_ms: -5,
                 command: "{\"a\":1}".into(),
+            }),
+            EntryPayload::Normal(Proposal::Check {
+                index: 1 << 40,
+                digest: u64::MAX - 1,
             }),
             EntryPayload::Membership(members),
         ];
@@ -333,7 +357,7 @@ mod tests {
     #[test]
     fn one_flipped_bit_changes_the_checksum() {
         let record = LogRecord::new(
-            &entry(EntryPayload::Normal(Proposal {
+            &entry(EntryPayload::Normal(Proposal::Command {
                 ticket: 0,
                 wall_ms: 1,
                 command: "\"text\"".into(),
@@ -357,7 +381,7 @@ mod tests {
     #[test]
     fn an_unknown_version_is_refused() {
         let mut record = LogRecord::new(
-            &entry(EntryPayload::Normal(Proposal {
+            &entry(EntryPayload::Normal(Proposal::Command {
                 ticket: 0,
                 wall_ms: 1,
                 command: "1".into(),

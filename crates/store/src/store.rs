@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, Semaphore};
 use crate::apply::{Applier, Engine};
 use crate::backup::{self, BackupInfo};
 use crate::boot::{self, BootReport, Booted};
+use crate::checks::Note;
 use crate::config::StoreConfig;
 use crate::directory::{Directory, Identity};
 use crate::error::{BackupError, OpenError, ProposeError};
@@ -165,6 +166,7 @@ impl<M: Machine> Store<M> {
             config,
         });
         inner.watch_for_an_end();
+        Inner::propose_checks(&inner);
         inner.take_office(empty).await.map_err(OpenError::Stopped)?;
         let revision = inner.engine.read(|_, revision| revision);
         let report = BootReport {
@@ -201,7 +203,7 @@ impl<M: Machine> Store<M> {
         let ticket = inner.next_ticket.fetch_add(1, Ordering::Relaxed);
         let (mut outcome, _ticket) = inner.engine.expect(ticket);
         let wall_ms = inner.config.clock.wall_ms();
-        let proposal = Proposal {
+        let proposal = Proposal::Command {
             ticket,
             wall_ms,
             command: text.into(),
@@ -401,6 +403,26 @@ impl<M: Machine> Inner<M> {
                 && !matches!(error, openraft::errors::Fatal::Stopped)
             {
                 fatal.raise("the consensus ended", error);
+            }
+        });
+    }
+
+    /// As primary, puts the digests that this member notes into the log.
+    fn propose_checks(inner: &Arc<Self>) {
+        let mut noted = inner.engine.noted();
+        // Weak, so that this task does not keep the store running.
+        let inner = Arc::downgrade(inner);
+        tokio::spawn(async move {
+            while noted.changed().await.is_ok() {
+                let Some(Note { index, digest }) = *noted.borrow_and_update() else {
+                    continue;
+                };
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.raft.is_leader() {
+                    let check = Proposal::Check { index, digest };
+                    // A check that does not get through is not missed: the next one is not far.
+                    inner.raft.client_write_ff(check, None).await.ok();
+                }
             }
         });
     }

@@ -542,3 +542,35 @@ async fn room_follows_the_free_space_of_the_folder() {
         store.shutdown().await.expect("shutdown");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_primary_puts_its_digest_into_the_log_now_and_then() {
+    const CHECK: i64 = 3;
+    let dir = tempfile::tempdir().expect("folder");
+    let (store, _, _) = open(dir.path()).await;
+    let log = Connection::open(dir.path().join("log.db")).expect("open");
+    let checks = || -> i64 {
+        log.query_row("SELECT count(*) FROM log WHERE kind = ?1", [CHECK], |row| {
+            row.get(0)
+        })
+        .expect("count")
+    };
+    for _ in 0..20_000 {
+        store.propose(add("a", 1)).await.expect("propose");
+        if checks() > 0 {
+            break;
+        }
+    }
+    assert!(
+        checks() > 0,
+        "no check in {} entries",
+        store.info().expect("info").last_index
+    );
+    store.shutdown().await.expect("shutdown");
+    drop((store, log));
+    // A replay of all of it has to pass the same checks.
+    fs::remove_file(dir.path().join("state.db")).expect("remove");
+    let (store, _, report) = open(dir.path()).await;
+    assert!(report.replayed > 1_024, "{report:?}");
+    assert!(value(&store, "a") > Some(1_000));
+}

@@ -13,12 +13,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::apply::{Applier, Engine};
+use crate::checks::EVERY;
 use crate::common::{Counters, add};
 use crate::directory::{Directory, Identity};
 use crate::raft::{Leader, Proposal};
 use crate::sqlite::Flush;
 use crate::state::StateFile;
-use crate::{OutputReceiver, output};
+use crate::{Machine, OutputReceiver, output};
 
 struct Stores {
     dir: TempDir,
@@ -70,7 +71,7 @@ fn stores(order: Order) -> Stores {
 
 fn entry(index: u64) -> Entry {
     let command = serde_json::to_string(&add("a", 1)).expect("command");
-    let proposal = Proposal {
+    let proposal = Proposal::Command {
         ticket: 0,
         wall_ms: 1,
         command: command.into(),
@@ -379,4 +380,45 @@ async fn a_machine_that_comes_back_different_is_refused() {
         .err()
         .expect("refused");
     assert!(error.contains("was written with them"), "{error}");
+}
+
+#[tokio::test]
+async fn a_member_whose_digest_differs_from_the_primarys_stops() {
+    let check = |at: u64, index, digest| {
+        let id = LogId::new(
+            Leader {
+                term: 1,
+                node_id: 1,
+            },
+            at,
+        );
+        let payload = EntryPayload::Normal(Proposal::Check { index, digest });
+        Ok((<Entry as RaftEntry>::new(id, payload), None))
+    };
+    let mut stores = stores(Order::Strict);
+    let indexes: Vec<u64> = (0..=EVERY).collect();
+    apply(&mut stores.applier, &indexes).await.expect("apply");
+    let digest = stores
+        .applier
+        .engine
+        .read(|machine, _| machine.digest())
+        .expect("digest");
+    let agreed = [
+        check(EVERY + 1, EVERY, digest),
+        check(EVERY + 2, EVERY - 1, 0),
+    ];
+    stores
+        .applier
+        .apply(stream::iter(agreed))
+        .await
+        .expect("equal, or not noted here");
+    assert_eq!(stores.fatal.get(), None);
+    let differs = [check(EVERY + 3, EVERY, digest ^ 1)];
+    let error = stores
+        .applier
+        .apply(stream::iter(differs))
+        .await
+        .expect_err("refused");
+    assert!(error.to_string().contains("diverged"), "{error}");
+    assert!(stores.fatal.get().is_some());
 }
