@@ -7,9 +7,10 @@ use std::fmt::Debug;
 use greenroom_types::{
     Wall,
     bundle::{Bundle, BundleStatus},
-    call,
+    call::{self, Call},
     job::{Job, JobInfo, JobWithHistory, LeasePolicy},
     node::{InstanceKey, NodeInfo, RejectionCode},
+    stream::{Stamped, StreamEvent},
 };
 use proptest::{prelude::*, strategy::ValueTree};
 use prost::Message;
@@ -18,13 +19,20 @@ use tonic::Code;
 
 use super::{
     WireError,
+    call::Request,
     common::{read_time, write_time},
+    event::write_event,
     refusal::{read_code, read_refusal, write_code, write_refusal},
     worker::{
         InterruptionNotice, MigrationMessage, MigrationNews, Rejection, StartOrder, WorkerInstance,
     },
 };
-use crate::{common, manager, status::Refusal, worker};
+use crate::{
+    common,
+    manager::{self, event_stream_event::Event},
+    status::Refusal,
+    worker,
+};
 
 /// Writes `value` as `W`, encodes, decodes and reads it again.
 fn there_and_back<W, T>(value: &T) -> T
@@ -79,6 +87,24 @@ proptest! {
             there_and_back::<worker::WorkerInterruptionNotice, InterruptionNotice>(&notice), notice
         );
         prop_assert_eq!(MigrationNews::try_from(MigrationMessage::from(&news)), Ok(news));
+    }
+
+    #[test]
+    fn events_come_back_the_same(stamped in samples::stamped()) {
+        let event = write_event(&stamped, "epoch").expect("every sample can be written");
+        prop_assert_eq!(&event.epoch, "epoch");
+        let bytes = event.encode_to_vec();
+        let decoded = manager::EventStreamEvent::decode(bytes.as_slice()).expect("what was encoded");
+        prop_assert_eq!(Stamped::try_from(decoded), Ok(stamped));
+    }
+
+    #[test]
+    fn calls_come_back_the_same(call in samples::call()) {
+        let request = Request::from(&call);
+        // The variant's name is the name of the RPC.
+        let shown = format!("{request:?}");
+        prop_assert_eq!(shown.split('(').next(), Some(call.name()));
+        prop_assert_eq!(Call::try_from(request), Ok(call));
     }
 
     #[test]
@@ -338,6 +364,109 @@ fn an_order_says_everything_that_the_definition_says() {
         assert_eq!((order.services, order.volumes), (job.services, job.volumes));
         assert_eq!((order.lease, order.secret_env), (job.lease, job.secret_env));
     }
+}
+
+#[test]
+fn events_that_the_domain_does_not_have_are_known_by_number() {
+    let read = |event| {
+        let event = manager::EventStreamEvent {
+            event,
+            ..Default::default()
+        };
+        Stamped::try_from(event)
+            .expect("a kind without a counterpart")
+            .event
+    };
+    let cluster = Event::ClusterChanged(Default::default());
+    assert_eq!(read(Some(cluster)), StreamEvent::Unknown { number: 129 });
+    let physical = Event::PhysicalNodeConnected(Default::default());
+    assert_eq!(read(Some(physical)), StreamEvent::Unknown { number: 12 });
+    assert_eq!(read(None), StreamEvent::Unknown { number: 0 });
+}
+
+#[test]
+fn what_the_wire_has_no_value_for_is_not_written_as_something_else() {
+    let unknown = Stamped {
+        seq: 1,
+        at: Wall(0),
+        event: StreamEvent::Unknown { number: 4_000 },
+    };
+    assert_eq!(
+        write_event(&unknown, "e").map_err(|error| error.reason),
+        Err("unknown_event")
+    );
+
+    let entry = call::AuditEntry {
+        seq: 1,
+        at: Wall(0),
+        source: String::new(),
+        kind: String::new(),
+        actor: String::new(),
+        payload: String::new(),
+        prev_hash: "00ff".into(),
+        hash: "xyz".into(),
+    };
+    let stamped = Stamped {
+        seq: 1,
+        at: Wall(0),
+        event: StreamEvent::AuditAppended(entry),
+    };
+    let error = write_event(&stamped, "e").expect_err("not a hash");
+    assert_eq!(
+        (error.reason, error.path.as_str()),
+        ("bad_hash", "audit_appended.entry.hash")
+    );
+}
+
+#[test]
+fn calls_without_a_required_identifier_are_refused_by_path() {
+    let refused = |request: Request| {
+        let error = Call::try_from(request).expect_err("an id is missing");
+        assert_eq!(error.reason, "missing_field");
+        error.path
+    };
+    assert_eq!(refused(Request::DeleteJob(Default::default())), "job_id");
+    assert_eq!(
+        refused(Request::TerminateNode(Default::default())),
+        "node_id"
+    );
+    assert_eq!(
+        refused(Request::UpdatePhysicalNode(Default::default())),
+        "id"
+    );
+    assert_eq!(
+        refused(Request::DeleteBundle(Default::default())),
+        "bundle_id"
+    );
+    assert_eq!(
+        refused(Request::SetNodeTags(Default::default())),
+        "node_id.node_id"
+    );
+    let bundle = Some(manager::Bundle::default());
+    let update = manager::UpdateBundleRequest {
+        bundle,
+        ..Default::default()
+    };
+    assert_eq!(refused(Request::UpdateBundle(update)), "bundle.bundle_id");
+
+    let stop = manager::StopJobRequest {
+        job_id: key().job_id,
+        ..Default::default()
+    };
+    assert_eq!(refused(Request::StopJob(stop.clone())), "role");
+    let stop = manager::StopJobRequest {
+        role: "primary".into(),
+        ..stop
+    };
+    assert_eq!(refused(Request::StopJob(stop)), "node_id.node_id");
+    let ready = manager::NotifyMigrationCutoverReadyRequest {
+        source_job_key: Some(key()),
+        ..Default::default()
+    };
+    assert_eq!(
+        refused(Request::NotifyMigrationCutoverReady(ready)),
+        "migration_id"
+    );
 }
 
 #[test]

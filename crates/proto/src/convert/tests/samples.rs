@@ -2,6 +2,9 @@
 //!
 //! Only what the wire can carry is made: ids that must be there are there, running data has its provider.
 
+mod calls;
+mod events;
+
 use std::sync::Arc;
 
 use greenroom_types::{
@@ -14,6 +17,8 @@ use proptest::{collection::vec, option, prelude::*};
 use crate::convert::worker::{
     InterruptionNotice, MigrationNews, Rejection, StartOrder, WorkerInstance,
 };
+
+pub(super) use self::{calls::call, events::stamped};
 
 // === plain values ===
 
@@ -323,11 +328,14 @@ fn inventory() -> impl Strategy<Value = NodeInventory> {
 
 // === nodes ===
 
+fn launch_mode() -> impl Strategy<Value = LaunchMode> {
+    one_of(&[LaunchMode::OnDemand, LaunchMode::Spot, LaunchMode::Reserved])
+}
+
 fn provider() -> impl Strategy<Value = ProviderMetadata> {
-    let launch_mode = one_of(&[LaunchMode::OnDemand, LaunchMode::Spot, LaunchMode::Reserved]);
     prop_oneof![
         Just(ProviderMetadata::Unknown),
-        (text(), text(), architecture(), text(), launch_mode).prop_map(
+        (text(), text(), architecture(), text(), launch_mode()).prop_map(
             |(instance_type, region, architecture, availability_zone, launch_mode)| {
                 ProviderMetadata::Aws {
                     instance_type,
