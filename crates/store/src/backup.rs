@@ -75,6 +75,7 @@ pub(crate) fn make_regular(
         .map_err(failed)?;
     let target = folder.join(format!("state-{wall_ms:016}.db"));
     let made = make(&directory.state(), &target)?;
+    remove_half_made(directory).map_err(failed)?;
     for old in list(directory)
         .map_err(failed)?
         .into_iter()
@@ -83,6 +84,17 @@ pub(crate) fn make_regular(
         fs::remove_file(&old).map_err(failed)?;
     }
     Ok(made)
+}
+
+/// Removes what a process left that died while it made a backup.
+fn remove_half_made(directory: &Directory) -> std::io::Result<()> {
+    for entry in fs::read_dir(directory.backups())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "new") {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// The regular backups, newest first.

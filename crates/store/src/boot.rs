@@ -107,7 +107,11 @@ pub(crate) fn boot<M: Machine>(config: &StoreConfig) -> Result<Booted<M>, OpenEr
         Found {
             log: Ok(log),
             state: Ok((state, machine)),
-        } if reaches(&log, &state) => (log, state, machine, BootOutcome::Opened),
+        } if meet(&log, &state)
+            .map_err(|cause| OpenError::unreadable(directory.log(), cause))? =>
+        {
+            (log, state, machine, BootOutcome::Opened)
+        }
         found => recovery::recover(config, &directory, named.as_ref(), found)?,
     };
     let identity = agree(&directory, &log, &state, named)?;
@@ -213,9 +217,11 @@ fn describe(peek: &Peek) -> &'static str {
     }
 }
 
-/// Whether the log goes on where the state ends.
-fn reaches(log: &LogFile, state: &StateFile) -> bool {
-    log.purged().map(|id| id.index) <= state.standing().applied.map(|id| id.index)
+/// Whether the log goes on where the state ends. A state beyond the log's end is whole by
+/// itself; the log begins anew behind it.
+fn meet(log: &LogFile, state: &StateFile) -> Result<bool, String> {
+    let standing = state.standing();
+    Ok(standing.applied > log.last() || log.continues(standing)?)
 }
 
 /// A snapshot is a copy; one that cannot be read is put aside and made anew when needed.

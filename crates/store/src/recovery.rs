@@ -34,6 +34,17 @@ impl Candidate {
     fn index(&self) -> Option<u64> {
         self.standing.applied.map(|id| id.index)
     }
+
+    /// A greater generation wins over any place of a lesser one (CLUST-07).
+    fn rank(&self) -> (u64, Option<u64>) {
+        (
+            self.standing
+                .identity
+                .as_ref()
+                .map_or(0, |identity| identity.generation),
+            self.index(),
+        )
+    }
 }
 
 /// One recovery: where, when, and what is wrong.
@@ -87,11 +98,14 @@ pub(crate) fn recover<M: Machine>(
                     standing: Standing::default(),
                 });
             }
-            let range = log.purged().map(|id| id.index)..=log.last().map(|id| id.index);
-            let complete = candidates
-                .iter()
-                .filter(|candidate| range.contains(&candidate.index()))
-                .max_by_key(|candidate| candidate.index());
+            let mut complete: Option<&Candidate> = None;
+            for candidate in &candidates {
+                let joins = log.continues(&candidate.standing);
+                let joins = joins.map_err(|cause| recovery.failed(&cause))?;
+                if joins && complete.is_none_or(|best| best.rank() < candidate.rank()) {
+                    complete = Some(candidate);
+                }
+            }
             if let Some(complete) = complete {
                 return recovery.keep_log(log, complete);
             }
@@ -101,7 +115,7 @@ pub(crate) fn recover<M: Machine>(
     let furthest = candidates
         .into_iter()
         .filter(|c| c.path.is_some())
-        .max_by_key(Candidate::index);
+        .max_by_key(Candidate::rank);
     let Some(furthest) = furthest else {
         rejected.push("there is no usable backup".to_owned());
         return Err(recovery.failed(&rejected.join("; ")));
@@ -235,6 +249,8 @@ impl Recovery<'_> {
         state
             .adopt(&identity, members)
             .map_err(|cause| self.failed(&cause))?;
+        // It may belong to what is given up; the next snapshot is made when it is needed.
+        self.keep(&self.directory.snapshot())?;
         let (log, kept_log) = self.begin_log(&identity, standing)?;
         // Last: until it is written, the next start recovers again.
         self.directory.write_identity(&identity)?;

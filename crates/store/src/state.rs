@@ -359,3 +359,37 @@ fn next_row(rows: &mut rusqlite::Rows<'_>) -> Result<Option<Row>, String> {
 fn row_sum(table: &str, key: &str, value: &str) -> i64 {
     checksum(&[table.as_bytes(), key.as_bytes(), value.as_bytes()])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: STORE-02
+    #[test]
+    fn the_state_lets_the_database_flush_and_says_so_when_it_is_made_durable() {
+        let dir = tempfile::tempdir().expect("folder");
+        let path = dir.path().join("state.db");
+        let identity = Identity {
+            cluster: "c".to_owned(),
+            generation: 1,
+            member: 1,
+        };
+        let mut file = StateFile::create(&path, &identity).expect("state");
+        let synchronous = |file: &StateFile| {
+            file.connection
+                .pragma_query_value(None, "synchronous", |row| row.get(0))
+        };
+        assert_eq!(synchronous(&file), Ok(1));
+        file.make_durable().expect("durable");
+        assert_eq!(
+            synchronous(&file),
+            Ok(1),
+            "later commits do not wait for a flush"
+        );
+        let mode: String = file
+            .connection
+            .pragma_query_value(None, "journal_mode", |row| row.get(0))
+            .expect("mode");
+        assert_eq!(mode, "wal");
+    }
+}

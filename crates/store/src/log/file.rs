@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::window::Window;
 use crate::directory::Identity;
 use crate::raft::{Entry, LogId, Vote};
 use crate::record::{self, LogRecord, PlaceRecord, VoteRecord};
 use crate::sqlite::{self, Flush, signed, text};
+use crate::state::Standing;
 
 /// An opened `log.db` before the writer thread has it.
 pub(crate) struct LogFile {
@@ -98,6 +99,37 @@ impl LogFile {
             identity,
             window,
         })
+    }
+
+    /// Whether the log goes on where a state ends, in the same history: the state's newest
+    /// entry is the last purged one or stands in the log. After a restore two histories
+    /// can use the same indexes and terms; the generation tells them apart.
+    pub(crate) fn continues(&self, standing: &Standing) -> Result<bool, String> {
+        let Some(applied) = standing.applied else {
+            return Ok(self.window.purged.is_none());
+        };
+        if self.window.purged == Some(applied) {
+            return Ok(true);
+        }
+        let generation = standing
+            .identity
+            .as_ref()
+            .map(|identity| signed(identity.generation));
+        let row: Option<(Option<i64>, i64, i64)> = self
+            .connection
+            .query_row(
+                "SELECT generation, term, node FROM log WHERE idx = ?1",
+                [signed(applied.index)],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
+            .optional()
+            .map_err(text)?;
+        let place = (
+            generation,
+            signed(applied.leader_id.term),
+            signed(applied.leader_id.node_id),
+        );
+        Ok(row == Some(place))
     }
 
     /// The last entry that was let go.

@@ -17,7 +17,6 @@ use crate::checks::EVERY;
 use crate::common::{Counters, add};
 use crate::directory::{Directory, Identity};
 use crate::raft::{Leader, Proposal};
-use crate::sqlite::Flush;
 use crate::state::StateFile;
 use crate::{Machine, OutputReceiver, output};
 
@@ -136,18 +135,20 @@ async fn the_consensus_library_accepts_log_and_state() {
 }
 
 // spec: STORE-02
-#[tokio::test]
-async fn the_log_flushes_every_commit_and_the_state_lets_the_database_decide() {
-    let stores = stores(Order::Strict);
-    for (name, flush, expected) in [("log.db", Flush::Always, 2), ("state.db", Flush::Later, 1)] {
-        let connection = sqlite::open(&stores.dir.path().join(name), flush).expect("open");
-        let set: i64 = connection
-            .pragma_query_value(None, "synchronous", |row| row.get(0))
-            .expect("synchronous");
+#[test]
+fn the_log_is_flushed_at_every_commit() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("log.db");
+    for file in [
+        LogFile::create(&path, &identity(), None, None),
+        LogFile::open(&path),
+    ] {
+        let connection = file.expect("log").connection;
+        let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
         let mode: String = connection
             .pragma_query_value(None, "journal_mode", |row| row.get(0))
             .expect("mode");
-        assert_eq!((set, mode.as_str()), (expected, "wal"), "{name}");
+        assert_eq!((pragma("synchronous"), mode.as_str()), (Ok(2), "wal"));
     }
 }
 
@@ -377,8 +378,7 @@ async fn a_machine_that_comes_back_different_is_refused() {
     let error = state
         .load::<Counters>()
         .expect("whole")
-        .err()
-        .expect("refused");
+        .expect_err("refused");
     assert!(error.contains("was written with them"), "{error}");
 }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use greenroom_store::{
-    Applied, BootReport, Clock, Machine, OutputReceiver, Row, RowChange, Stamp, Store, StoreConfig,
+    Applied, BootReport, Clock, Machine, OpenError, OutputReceiver, Row, RowChange, Stamp, Store,
+    StoreConfig,
 };
+use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 /// What can be proposed to [`Counters`].
@@ -148,4 +150,28 @@ pub(crate) async fn fill(store: &Store<Counters>, name: &str, times: usize) {
     for _ in 0..times {
         store.propose(add(name, 1)).await.expect("propose");
     }
+}
+
+pub(crate) async fn refused(dir: &Path) -> OpenError {
+    match Store::<Counters>::open(config(dir)).await {
+        Ok(_) => panic!("the store was opened"),
+        Err(error) => error,
+    }
+}
+
+/// A store with `a` counted to `times`, shut down.
+pub(crate) async fn store_with(dir: &Path, times: usize) {
+    let (store, _, _) = open(dir).await;
+    fill(&store, "a", times).await;
+    store.shutdown().await.expect("shutdown");
+}
+
+pub(crate) fn value(store: &Store<Counters>, name: &str) -> Option<i64> {
+    store.read(|machine| machine.get(name))
+}
+
+/// Runs a statement on a database behind the store's back.
+pub(crate) fn tamper(file: &Path, sql: &str) {
+    let connection = Connection::open(file).expect("open");
+    connection.execute_batch(sql).expect("tamper");
 }
