@@ -72,6 +72,16 @@ impl NodeKey {
         bytes.try_into().ok().map(Self)
     }
 
+    /// The key in hexadecimal text, for the record that keeps it. Secret.
+    pub fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// The key of that text; none unless it is 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        Self::from_bytes(&unhex(text)?)
+    }
+
     /// The bytes, for the one answer that hands the key over and for the file that keeps it.
     pub const fn expose(&self) -> &[u8; 32] {
         &self.0
@@ -225,6 +235,7 @@ mod tests {
             ProofError::Malformed
         );
 
+        assert_eq!(NodeKey::from_hex(&key.to_hex()), Some(key.clone()));
         let answer = key.prove_worker(&node, &nonce);
         assert_eq!(key.check_worker(&node, &proof, &answer), Ok(()));
         assert_eq!(

@@ -1,1 +1,24 @@
-//! The Manager daemon: gRPC services, event fan-out, worker dialler
+//! The Manager daemon: gRPC services, event fan-out and the dialler of workers around the ledger.
+//!
+//! It is mechanical. Every mutating call and every report of a worker becomes a command of the
+//! ledger; what the ledger gives back is answered, sent to subscribers and ordered from workers. It
+//! never decides where a job runs, and it keeps no state of its own that a restart could miss.
+//!
+//! One loop, the [conductor](conductor), takes everything that the store applied, in commit order,
+//! and hands it on. It never waits for a commit, a subscriber or a worker.
+
+mod api;
+mod clock;
+mod conductor;
+mod engine;
+mod hub;
+mod links;
+mod machine;
+mod server;
+mod settings;
+mod status_log;
+mod subscription;
+
+pub use server::{Running, StartError, start};
+pub use settings::{EventSettings, LinkSettings, Settings};
+pub use status_log::{StatusLayer, StatusLog};

@@ -1,0 +1,83 @@
+//! Lists and look-ups.
+
+use greenroom_proto::convert::WireError;
+use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_proto::manager::{
+    GetBundleRequest, GetBundleResponse, ListBundlesRequest, ListBundlesResponse,
+    ListClusterNodesResponse, ListNodesRequest, ListNodesResponse,
+};
+use greenroom_types::BundleId;
+use greenroom_types::call::{Refusal, Status};
+
+use super::ManagerApi;
+
+impl ManagerApi {
+    pub(super) fn nodes(
+        &self,
+        request: &ListNodesRequest,
+    ) -> Result<ListNodesResponse, tonic::Status> {
+        let all = || {
+            self.engine().read(|ledger| {
+                ledger
+                    .nodes()
+                    .filter_map(|node| ledger.node_info(&node.metadata.node_id))
+                    .collect()
+            })
+        };
+        let (nodes, next_page_token) = self
+            .0
+            .node_pages
+            .page(request.page_size, &request.page_token, all)
+            .map_err(|refusal| write_refusal(&refusal))?;
+        Ok(ListNodesResponse {
+            nodes: nodes.iter().map(Into::into).collect(),
+            next_page_token,
+        })
+    }
+
+    pub(super) fn bundles(
+        &self,
+        request: &ListBundlesRequest,
+    ) -> Result<ListBundlesResponse, tonic::Status> {
+        let all = || self.engine().read(|ledger| ledger.bundles().collect());
+        let (bundles, next_page_token) = self
+            .0
+            .bundle_pages
+            .page(request.page_size, &request.page_token, all)
+            .map_err(|refusal| write_refusal(&refusal))?;
+        Ok(ListBundlesResponse {
+            bundles: bundles.iter().map(Into::into).collect(),
+            next_page_token,
+        })
+    }
+
+    pub(super) fn bundle(
+        &self,
+        request: GetBundleRequest,
+    ) -> Result<GetBundleResponse, tonic::Status> {
+        if request.bundle_id.is_empty() {
+            return Err(WireError::missing("bundle_id").into());
+        }
+        let bundle_id = BundleId::new(request.bundle_id);
+        let found = self
+            .engine()
+            .read(|ledger| ledger.bundle(&bundle_id))
+            .ok_or_else(|| {
+                write_refusal(&Refusal::new(
+                    Status::NotFound,
+                    "unknown_bundle",
+                    format!("there is no bundle {bundle_id:?}; ListBundles tells which there are"),
+                ))
+            })?;
+        Ok(GetBundleResponse {
+            status: Some((&found).into()),
+        })
+    }
+
+    pub(super) fn slots(&self) -> ListClusterNodesResponse {
+        let nodes = self
+            .engine()
+            .read(|ledger| ledger.slots().map(|slot| (&slot).into()).collect());
+        ListClusterNodesResponse { nodes }
+    }
+}

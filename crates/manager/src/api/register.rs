@@ -1,0 +1,207 @@
+//! A worker of an owned server calls in with its slot's token (LOCAL-05 to LOCAL-08).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use greenroom_auth::NodeKey;
+use greenroom_ledger::{Command, Register, Registered};
+use greenroom_proto::convert::WireError;
+use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_proto::manager::{ClusterMemberRegisterRequest, ClusterMemberRegisterResponse};
+use greenroom_types::call::{Refusal, Status};
+use greenroom_types::inventory::NodeInventory;
+use tonic::{Request, Response};
+
+use super::ManagerApi;
+use crate::engine::unavailable;
+
+/// So many failures of one address in a minute close the door for a minute (LOCAL-07).
+const FAILURES_PER_MINUTE: usize = 10;
+const MINUTE: Duration = Duration::from_secs(60);
+/// Addresses remembered; beyond it the one that failed longest ago is forgotten.
+const ADDRESSES_MAX: usize = 4_096;
+/// A refused token is answered after this, plus up to as much again of random tenths, so that the
+/// answer's time tells nothing (LOCAL-07).
+const REFUSAL_DELAY_MS: u64 = 300;
+
+/// Remembers who presented bad tokens.
+#[derive(Debug, Default)]
+pub(super) struct Doorkeeper {
+    failures: Mutex<BTreeMap<IpAddr, Vec<Instant>>>,
+}
+
+impl Doorkeeper {
+    fn is_closed(&self, address: IpAddr) -> bool {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(times) = failures.get_mut(&address) else {
+            return false;
+        };
+        times.retain(|at| at.elapsed() < MINUTE);
+        times.len() >= FAILURES_PER_MINUTE
+    }
+
+    fn note_failure(&self, address: IpAddr) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() >= ADDRESSES_MAX && !failures.contains_key(&address) {
+            let oldest = failures
+                .iter()
+                .min_by_key(|(_, times)| times.last().copied())
+                .map(|(address, _)| *address);
+            if let Some(oldest) = oldest {
+                failures.remove(&oldest);
+            }
+        }
+        failures.entry(address).or_default().push(Instant::now());
+    }
+}
+
+impl ManagerApi {
+    pub(super) async fn register(
+        &self,
+        request: Request<ClusterMemberRegisterRequest>,
+    ) -> Result<Response<ClusterMemberRegisterResponse>, tonic::Status> {
+        let peer = request
+            .remote_addr()
+            .map_or(IpAddr::from([127, 0, 0, 1]), |peer| peer.ip());
+        if self.0.doorkeeper.is_closed(peer) {
+            let refusal = Refusal::new(
+                Status::ResourceExhausted,
+                "slow_down",
+                "too many tokens were refused from this address: wait a minute",
+            )
+            .with("retry_after_ms", 60_000_i64);
+            return Err(write_refusal(&refusal));
+        }
+        let request = request.into_inner();
+        for (field, text) in [
+            ("token", &request.token),
+            ("machine_id", &request.machine_id),
+        ] {
+            if text.is_empty() {
+                return Err(WireError::missing(field).into());
+            }
+        }
+        if request.public_key.is_empty() {
+            return Err(WireError::missing("public_key").into());
+        }
+        let address = dial_address(&request.listen_address, request.listen_port)
+            .map_err(|refusal| write_refusal(&refusal))?;
+        let hardware = request
+            .hardware
+            .map(|picture| {
+                NodeInventory::try_from(picture).map_err(|error| error.under("hardware"))
+            })
+            .transpose()?;
+        let command = Command::Register(Register {
+            token: request.token,
+            address,
+            machine_id: request.machine_id,
+            public_key: greenroom_auth::hex(&request.public_key),
+            key: NodeKey::generate().to_hex(),
+            hardware: hardware.map(Box::new),
+        });
+        let (_, answer) = self
+            .engine()
+            .propose(command)
+            .await
+            .map_err(|error| write_refusal(&unavailable(error)))?;
+        match (answer.result, answer.registered) {
+            (Ok(_), Some(registered)) => self.welcome(registered),
+            (Ok(_), None) => Err(write_refusal(&Refusal::new(
+                Status::Internal,
+                "internal",
+                "the slot was taken but nothing about it was answered",
+            ))),
+            (Err(refusal), _) => {
+                if refusal.status == Status::Unauthenticated {
+                    self.0.doorkeeper.note_failure(peer);
+                    tracing::warn!(%peer, "a worker called in with a token that opens nothing");
+                    let jitter = u64::from(greenroom_auth::random::<1>()[0]) * 100 / 255;
+                    tokio::time::sleep(Duration::from_millis(REFUSAL_DELAY_MS + jitter)).await;
+                }
+                Err(write_refusal(&refusal))
+            }
+        }
+    }
+
+    fn welcome(
+        &self,
+        registered: Registered,
+    ) -> Result<Response<ClusterMemberRegisterResponse>, tonic::Status> {
+        let key = NodeKey::from_hex(&registered.key).ok_or_else(|| {
+            tracing::error!(node_id = %registered.node_id, "the key in the slot's record cannot be read");
+            write_refusal(&Refusal::new(
+                Status::Internal,
+                "internal",
+                "the slot's key cannot be read; deregister the slot and register it anew",
+            ))
+        })?;
+        Ok(Response::new(ClusterMemberRegisterResponse {
+            node_id: registered.node_id.to_string(),
+            deployment_id: self.engine().store().identity().cluster.clone(),
+            key_share: key.expose().to_vec(),
+            manager_urls: vec![format!("http://{}", self.0.address)],
+        }))
+    }
+}
+
+/// Where a worker is dialled. This Manager listens on loopback only, so loopback is allowed
+/// (LOCAL-10).
+fn dial_address(address: &str, port: u32) -> Result<String, Refusal> {
+    let bad = |why: &str| {
+        Refusal::new(
+            Status::InvalidArgument,
+            "bad_listen_address",
+            format!("the worker cannot be dialled at {address:?} port {port}: {why}"),
+        )
+        .with("path", "listen_address")
+    };
+    let ip: IpAddr = address
+        .parse()
+        .map_err(|_| bad("it must be an IP address"))?;
+    if ip.is_unspecified() || ip.is_multicast() {
+        return Err(bad("it must be the address of one machine"));
+    }
+    match u16::try_from(port) {
+        Ok(port) if port > 0 => Ok(std::net::SocketAddr::new(ip, port).to_string()),
+        _ => Err(bad("the port must be 1 to 65535")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: LOCAL-10
+    #[test]
+    fn only_the_address_of_one_machine_is_dialled() {
+        assert_eq!(dial_address("127.0.0.1", 6791).unwrap(), "127.0.0.1:6791");
+        assert_eq!(dial_address("::1", 6791).unwrap(), "[::1]:6791");
+        for (address, port) in [
+            ("0.0.0.0", 1),
+            ("224.0.0.1", 1),
+            ("host", 1),
+            ("", 1),
+            ("10.0.0.1", 0),
+            ("10.0.0.1", 65_536),
+        ] {
+            let refusal = dial_address(address, port).unwrap_err();
+            assert_eq!(refusal.reason, "bad_listen_address", "{address}:{port}");
+        }
+    }
+
+    #[test]
+    fn ten_failures_close_the_door_for_that_address_alone() {
+        let doorkeeper = Doorkeeper::default();
+        let (bad, good) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        for _ in 0..9 {
+            doorkeeper.note_failure(bad);
+        }
+        assert!(!doorkeeper.is_closed(bad));
+        doorkeeper.note_failure(bad);
+        assert!(doorkeeper.is_closed(bad));
+        assert!(!doorkeeper.is_closed(good));
+    }
+}

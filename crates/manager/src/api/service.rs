@@ -1,0 +1,144 @@
+//! The service itself: one short method per RPC. Calls that are not here answer UNIMPLEMENTED.
+
+use greenroom_proto::common::{JobId, NodeId};
+use greenroom_proto::convert::call::answer::Answer;
+use greenroom_proto::convert::call::{Request as Wire, refuse};
+use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_proto::manager::manager_server::Manager;
+use greenroom_proto::manager::{self as pb};
+use greenroom_types::call::Call;
+use tonic::{Request, Response, Status};
+
+use super::streams::Streaming;
+use super::{ManagerApi, caller};
+
+/// Trailer that names the revision of a mutating answer (CLUST-13).
+const REVISION_TRAILER: &str = "greenroom-revision";
+
+impl ManagerApi {
+    /// Performs a mutating call: form, commit, answer.
+    async fn perform<T, A: Answer>(
+        &self,
+        request: Request<T>,
+        wire: fn(T) -> Wire,
+    ) -> Result<Response<A>, Status> {
+        let caller = caller::read(request.metadata())?;
+        let wire = wire(request.into_inner());
+        let call = Call::try_from(wire).map_err(|error| write_refusal(&refuse(error)))?;
+        let (revision, reply) = self
+            .engine()
+            .call(caller, call)
+            .await
+            .map_err(|refusal| write_refusal(&refusal))?;
+        let answer = A::write(reply).map_err(|refusal| write_refusal(&refusal))?;
+        let mut response = Response::new(answer);
+        response
+            .metadata_mut()
+            .insert(REVISION_TRAILER, revision.into());
+        Ok(response)
+    }
+}
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($request:ty) -> $answer:ty = $wire:ident;)*) => {
+        #[tonic::async_trait]
+        impl Manager for ManagerApi {
+            $($(#[$doc])*
+            async fn $name(
+                &self,
+                request: Request<$request>,
+            ) -> Result<Response<$answer>, Status> {
+                self.perform(request, Wire::$wire).await
+            })*
+
+            async fn create_status_channel(
+                &self,
+                _request: Request<()>,
+            ) -> Result<Response<Streaming<pb::NorskStatusEvent>>, Status> {
+                Ok(Response::new(self.status_channel()))
+            }
+
+            async fn job_search(
+                &self,
+                request: Request<pb::JobSearchRequest>,
+            ) -> Result<Response<Streaming<pb::CurrentJob>>, Status> {
+                self.search(request).map(Response::new)
+            }
+
+            async fn event_stream(
+                &self,
+                request: Request<pb::EventStreamRequest>,
+            ) -> Result<Response<Streaming<pb::EventStreamEvent>>, Status> {
+                self.events(request).map(Response::new)
+            }
+
+            async fn list_nodes(
+                &self,
+                request: Request<pb::ListNodesRequest>,
+            ) -> Result<Response<pb::ListNodesResponse>, Status> {
+                caller::read(request.metadata())?;
+                self.nodes(request.get_ref()).map(Response::new)
+            }
+
+            async fn list_bundles(
+                &self,
+                request: Request<pb::ListBundlesRequest>,
+            ) -> Result<Response<pb::ListBundlesResponse>, Status> {
+                caller::read(request.metadata())?;
+                self.bundles(request.get_ref()).map(Response::new)
+            }
+
+            async fn get_bundle(
+                &self,
+                request: Request<pb::GetBundleRequest>,
+            ) -> Result<Response<pb::GetBundleResponse>, Status> {
+                caller::read(request.metadata())?;
+                self.bundle(request.into_inner()).map(Response::new)
+            }
+
+            async fn list_cluster_nodes(
+                &self,
+                request: Request<pb::ListClusterNodesRequest>,
+            ) -> Result<Response<pb::ListClusterNodesResponse>, Status> {
+                caller::read(request.metadata())?;
+                Ok(Response::new(self.slots()))
+            }
+
+            async fn cluster_member_register(
+                &self,
+                request: Request<pb::ClusterMemberRegisterRequest>,
+            ) -> Result<Response<pb::ClusterMemberRegisterResponse>, Status> {
+                self.register(request).await
+            }
+        }
+    };
+}
+
+calls! {
+    create_job(pb::Job) -> pb::JobHash = CreateJob;
+    update_job(pb::Job) -> pb::JobHash = UpdateJob;
+    delete_job(JobId) -> () = DeleteJob;
+    complete_job(JobId) -> () = CompleteJob;
+    start_job(pb::StartJobRequest) -> () = StartJob;
+    start_prepared_job(pb::StartPreparedJobRequest) -> () = StartPreparedJob;
+    stop_job(pb::StopJobRequest) -> () = StopJob;
+    mark_job_failed(pb::MarkJobFailedRequest) -> () = MarkJobFailed;
+    create_bundle(pb::CreateBundleRequest) -> pb::CreateBundleResponse = CreateBundle;
+    update_bundle(pb::UpdateBundleRequest) -> pb::UpdateBundleResponse = UpdateBundle;
+    delete_bundle(pb::DeleteBundleRequest) -> () = DeleteBundle;
+    start_bundle_job(pb::StartBundleJobRequest) -> pb::StartBundleJobResponse = StartBundleJob;
+    stop_bundle_job(pb::StopBundleJobRequest) -> pb::StopBundleJobResponse = StopBundleJob;
+    set_bundle_stop_time(pb::SetBundleStopTimeRequest) -> () = SetBundleStopTime;
+    create_aws_node(pb::CreateAwsNodeRequest) -> () = CreateAwsNode;
+    create_oci_node(pb::CreateOciNodeRequest) -> () = CreateOciNode;
+    terminate_node(NodeId) -> () = TerminateNode;
+    update_physical_node(pb::UpdatePhysicalNodeRequest) -> () = UpdatePhysicalNode;
+    set_node_tags(pb::SetNodeTagsRequest) -> pb::SetNodeTagsResponse = SetNodeTags;
+    register_cluster_node(pb::RegisterClusterNodeRequest) -> pb::RegisterClusterNodeResponse = RegisterClusterNode;
+    deregister_cluster_node(pb::DeregisterClusterNodeRequest) -> pb::DeregisterClusterNodeResponse = DeregisterClusterNode;
+    prefetch_images(pb::PrefetchImagesRequest) -> pb::PrefetchImagesResponse = PrefetchImages;
+    notify_migration_get_state(pb::NotifyMigrationGetStateRequest) -> () = NotifyMigrationGetState;
+    notify_migration_cutover_ready(pb::NotifyMigrationCutoverReadyRequest) -> () = NotifyMigrationCutoverReady;
+    notify_migration_cutover_apply(pb::NotifyMigrationCutoverApplyRequest) -> () = NotifyMigrationCutoverApply;
+    abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
+}

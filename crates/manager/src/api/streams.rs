@@ -1,0 +1,181 @@
+//! `CreateStatusChannel`, `JobSearch` and `EventStream`.
+
+use greenroom_ledger::{DateComparison, JobFilter, TextComparison, Wish};
+use greenroom_proto::common::{Log, Version, log::Level};
+use greenroom_proto::convert::call::search::{self, DateMatch, IdMatch, TagMatch};
+use greenroom_proto::convert::call::{FoundJob, PROTOCOL_MAJOR, PROTOCOL_MINOR, refuse};
+use greenroom_proto::convert::common::write_time;
+use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_proto::convert::stream::{self, Form};
+use greenroom_proto::manager::norsk_status_event::Message as StatusMessage;
+use greenroom_proto::manager::{
+    CurrentJob, EventStreamEvent, EventStreamRequest, Hello, JobSearchRequest, NorskStatusEvent,
+};
+use tokio::sync::broadcast::error::RecvError;
+use tonic::{Request, Status};
+
+use super::{ManagerApi, caller};
+use crate::clock::wall;
+use crate::engine::shutting_down;
+use crate::status_log::{Line, Severity};
+use crate::subscription::{Resume, Subscription};
+
+pub(super) use tonic::codegen::BoxStream as Streaming;
+
+impl ManagerApi {
+    pub(super) fn hello(&self) -> Hello {
+        let part = |text: &str| text.parse().unwrap_or_default();
+        Hello {
+            version: Some(Version {
+                major_version: part(env!("CARGO_PKG_VERSION_MAJOR")),
+                minor_version: part(env!("CARGO_PKG_VERSION_MINOR")),
+                build_number: part(env!("CARGO_PKG_VERSION_PATCH")),
+                branch_name: String::new(),
+                label: "greenroom".to_owned(),
+            }),
+            protocol_major: PROTOCOL_MAJOR,
+            protocol_minor: PROTOCOL_MINOR,
+            build: concat!(env!("CARGO_PKG_VERSION"), " ", "linux").to_owned(),
+            member: self.engine().member().to_owned(),
+            features: ["bundles", "inventory", "resume"]
+                .map(str::to_owned)
+                .to_vec(),
+            server_time: Some(write_time(wall())),
+        }
+    }
+
+    pub(super) fn status_channel(&self) -> Streaming<NorskStatusEvent> {
+        let hello = self.hello();
+        let mut lines = self.engine().status_log().subscribe();
+        let mut stopping = self.engine().stopping();
+        Box::pin(async_stream::stream! {
+            yield Ok(NorskStatusEvent { message: Some(StatusMessage::Hello(hello)) });
+            loop {
+                let line = tokio::select! {
+                    line = lines.recv() => line,
+                    () = async { let _ = stopping.wait_for(|stopping| *stopping).await; } => {
+                        yield Err(write_refusal(&shutting_down()));
+                        return;
+                    }
+                };
+                let log = match line {
+                    Ok(line) => write_line(line),
+                    Err(RecvError::Lagged(lost)) => write_line(Line {
+                        severity: Severity::Notice,
+                        at: wall(),
+                        text: format!("{lost} lines were lost to this channel: it read too slowly"),
+                        fields: String::new(),
+                    }),
+                    Err(RecvError::Closed) => return,
+                };
+                yield Ok(NorskStatusEvent { message: Some(StatusMessage::LogEvent(log)) });
+            }
+        })
+    }
+
+    pub(super) fn search(
+        &self,
+        request: Request<JobSearchRequest>,
+    ) -> Result<Streaming<CurrentJob>, Status> {
+        let minor = caller::read(request.metadata())?.protocol_minor;
+        let request = request.into_inner();
+        // A filter without a comparison is refused by name before its form is read (JOB-29).
+        let search = match search::JobSearch::try_from(request) {
+            Ok(search) => search,
+            Err(error) => return Err(write_refusal(&refuse(error))),
+        };
+        let include_history = search.include_history;
+        let filters: Vec<JobFilter> = search.filters.into_iter().map(filter).collect();
+        let found = self
+            .engine()
+            .read(|ledger| ledger.search(&filters))
+            .map_err(|refusal| write_refusal(&refusal))?;
+        Ok(Box::pin(async_stream::stream! {
+            for one in found {
+                let mut job = (*one.job).clone();
+                if !include_history {
+                    job.history.clear();
+                }
+                yield Ok(FoundJob { job, instances: one.instances }.write(minor));
+            }
+        }))
+    }
+
+    pub(super) fn events(
+        &self,
+        request: Request<EventStreamRequest>,
+    ) -> Result<Streaming<EventStreamEvent>, Status> {
+        caller::read(request.metadata())?;
+        let request = request.into_inner();
+        let form = Form::asked(&request);
+        let wish = Wish {
+            pending_window_s: i64::from(request.pending_window_s),
+            client_protocol: request.client_protocol,
+            include: request.include,
+            history_limit: request.history_limit,
+        };
+        let resume = request.resume.map(|resume| Resume {
+            epoch: resume.epoch,
+            after_seq: resume.after_seq,
+        });
+        let mut subscription = Subscription::begin(self.engine(), wish, resume)
+            .map_err(|refusal| write_refusal(&refusal))?;
+        Ok(Box::pin(async_stream::stream! {
+            loop {
+                match subscription.next().await {
+                    Ok(stamped) => match stream::write(subscription.epoch(), &stamped, form) {
+                        Ok(event) => yield Ok(event),
+                        Err(error) => {
+                            tracing::debug!(%error, seq = stamped.seq, "an event is left out");
+                        }
+                    },
+                    Err(refusal) => {
+                        yield Err(write_refusal(&refusal));
+                        return;
+                    }
+                }
+            }
+        }))
+    }
+}
+
+fn write_line(line: Line) -> Log {
+    let level = match line.severity {
+        Severity::Error => Level::Error,
+        Severity::Warning => Level::Warning,
+        Severity::Notice => Level::Notice,
+    };
+    Log {
+        level: level.into(),
+        timestamp: u64::try_from(line.at.0).unwrap_or_default(),
+        msg: line.text,
+        metadata: line.fields,
+    }
+}
+
+fn filter(filter: search::JobFilter) -> JobFilter {
+    match filter {
+        search::JobFilter::Tag { name, is } => JobFilter::Tag {
+            name,
+            comparison: Some(match is {
+                TagMatch::Is(text) => TextComparison::Eq(text),
+                TagMatch::IsNot(text) => TextComparison::Neq(text),
+                TagMatch::Matches(text) => TextComparison::Re(text),
+                TagMatch::Exists(there) => TextComparison::Exists(there),
+            }),
+        },
+        search::JobFilter::Id(is) => JobFilter::Id(Some(match is {
+            IdMatch::Is(text) => TextComparison::Eq(text),
+            IdMatch::IsNot(text) => TextComparison::Neq(text),
+            IdMatch::Matches(text) => TextComparison::Re(text),
+        })),
+        search::JobFilter::Start(is) => JobFilter::Start(Some(match is {
+            DateMatch::At(at) => DateComparison::Eq(at),
+            DateMatch::Before(at) => DateComparison::Lt(at),
+            DateMatch::NotAfter(at) => DateComparison::Lte(at),
+            DateMatch::After(at) => DateComparison::Gt(at),
+            DateMatch::NotBefore(at) => DateComparison::Gte(at),
+            DateMatch::Within(from, to) => DateComparison::Within(from, to),
+        })),
+    }
+}

@@ -1,0 +1,129 @@
+//! The loop that takes everything the store applied, in commit order, and hands it on: changes to
+//! the hub, orders to the lines, what was touched to the keeper of deadlines.
+//!
+//! It never waits for a commit (that could lock it up with the store, which holds proposals back
+//! while this loop is behind), for a subscriber, or for a worker. What the keeper finds due is
+//! proposed by a task of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom_ledger::{Command, Keeper, Line};
+use greenroom_store::OutputReceiver;
+use greenroom_types::{Mono, NodeId};
+use tokio::sync::{mpsc, watch};
+
+use crate::engine::Engine;
+use crate::links::Links;
+use crate::machine::{Committed, Recorded};
+
+/// The keeper is asked at least this often: a wall clock that was set announces itself by nothing.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+pub(crate) struct Conductor {
+    pub(crate) engine: Engine,
+    pub(crate) outputs: OutputReceiver<Recorded>,
+    pub(crate) keeper: Keeper,
+    pub(crate) links: Arc<Links>,
+    /// News of lines to workers.
+    pub(crate) notes: mpsc::UnboundedReceiver<(NodeId, Line)>,
+}
+
+// === impl Conductor ===
+
+impl Conductor {
+    /// Runs until the store is shut down.
+    pub(crate) async fn run(mut self) {
+        let (due, proposer) = mpsc::unbounded_channel();
+        let stopping = self.engine.stopping();
+        let proposing = tokio::spawn(propose_in_order(self.engine.clone(), proposer, stopping));
+        loop {
+            let look_at = self.next_look();
+            tokio::select! {
+                output = self.outputs.recv() => match output {
+                    Some((revision, committed)) => self.hand_on(revision, committed),
+                    None => break,
+                },
+                Some((node_id, line)) = self.notes.recv() => {
+                    let now = self.engine.clock().now();
+                    let keeper = &mut self.keeper;
+                    self.engine.read(|ledger| keeper.line(now, ledger, &node_id, line));
+                }
+                () = tokio::time::sleep_until(look_at) => {
+                    if !*self.engine.stopping().borrow() {
+                        self.look(&due);
+                    }
+                }
+            }
+        }
+        drop(due);
+        // It ends by itself once nothing more can be due; a panic in it was logged.
+        let _ = proposing.await;
+    }
+
+    fn next_look(&self) -> tokio::time::Instant {
+        let latest = tokio::time::Instant::now() + LOOK_MAX;
+        match self.keeper.next_deadline() {
+            Some(Mono(at)) => latest.min(self.engine.clock().instant(Mono(at))),
+            None => latest,
+        }
+    }
+
+    fn hand_on(&mut self, revision: u64, committed: Committed) {
+        let Committed {
+            changes,
+            orders,
+            touched,
+        } = committed;
+        self.engine.hub().publish(changes);
+        for order in orders {
+            self.links.order(revision, order);
+        }
+        if !touched.is_empty() {
+            let now = self.engine.clock().now();
+            let keeper = &mut self.keeper;
+            self.engine
+                .read(|ledger| keeper.observe(now, ledger, &touched));
+        }
+    }
+
+    fn look(&mut self, due: &mpsc::UnboundedSender<Command>) {
+        let now = self.engine.clock().now();
+        let keeper = &mut self.keeper;
+        let (wakeup, revision) = self
+            .engine
+            .read_at(|ledger, revision| (keeper.due(now, ledger), revision));
+        for order in wakeup.orders {
+            self.links.order(revision, order);
+        }
+        for command in wakeup.commands {
+            // Every deadline is proposed once until it is set again, so what waits here is bounded
+            // by the number of deadlines.
+            if due.send(command).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn propose_in_order(
+    engine: Engine,
+    mut due: mpsc::UnboundedReceiver<Command>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    loop {
+        let command = tokio::select! {
+            command = due.recv() => command,
+            _ = stopping.wait_for(|stopping| *stopping) => None,
+        };
+        let Some(command) = command else { return };
+        match engine.propose(command).await {
+            Ok((_, answer)) => {
+                if let Err(refusal) = answer.result {
+                    tracing::debug!(%refusal, "a deadline had nothing left to do");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a deadline's command could not be recorded"),
+        }
+    }
+}

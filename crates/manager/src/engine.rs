@@ -1,0 +1,198 @@
+//! What every part of the Manager shares: the store with the ledger in it, the hub, the clock, and
+//! the one way to propose a command.
+
+use std::sync::Arc;
+
+use greenroom_ledger::{Called, Command, Fresh, Ledger};
+use greenroom_store::{ProposeError, Room, Store};
+use greenroom_types::call::{Call, Refusal, Reply, Status};
+use tokio::sync::watch;
+
+use crate::clock::SystemClock;
+use crate::hub::Hub;
+use crate::machine::{Answer, Recorded};
+use crate::status_log::StatusLog;
+
+/// Shared by all parts.
+#[derive(Clone)]
+pub(crate) struct Engine(Arc<Parts>);
+
+struct Parts {
+    store: Store<Recorded>,
+    hub: Arc<Hub>,
+    clock: SystemClock,
+    status_log: StatusLog,
+    member: String,
+    stopping: watch::Sender<bool>,
+}
+
+/// Who calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// What the credential proves (SEC-17).
+    pub(crate) actor: String,
+    /// Minor number of the caller's protocol; 0 for a published client (HELLO-02).
+    pub(crate) protocol_minor: u32,
+    /// Id under which the call may be repeated (API-07).
+    pub(crate) request_id: Option<String>,
+}
+
+// === impl Engine ===
+
+impl Engine {
+    pub(crate) fn new(
+        store: Store<Recorded>,
+        hub: Arc<Hub>,
+        clock: SystemClock,
+        status_log: StatusLog,
+        member: String,
+    ) -> Self {
+        let stopping = watch::Sender::new(false);
+        Self(Arc::new(Parts {
+            store,
+            hub,
+            clock,
+            status_log,
+            member,
+            stopping,
+        }))
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    pub(crate) fn clock(&self) -> SystemClock {
+        self.0.clock
+    }
+
+    pub(crate) fn status_log(&self) -> &StatusLog {
+        &self.0.status_log
+    }
+
+    pub(crate) fn member(&self) -> &str {
+        &self.0.member
+    }
+
+    pub(crate) fn store(&self) -> &Store<Recorded> {
+        &self.0.store
+    }
+
+    /// Looks at the state as it stands.
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&Ledger) -> R) -> R {
+        self.0.store.read(|recorded| look(&recorded.0))
+    }
+
+    /// Looks at the state and its revision.
+    pub(crate) fn read_at<R>(&self, look: impl FnOnce(&Ledger, u64) -> R) -> R {
+        self.0
+            .store
+            .read_at(|recorded, revision| look(&recorded.0, revision))
+    }
+
+    /// From now on mutating calls are refused (API-19).
+    pub(crate) fn begin_stopping(&self) {
+        self.0.stopping.send_replace(true);
+        self.0.hub.end();
+    }
+
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.0.stopping.subscribe()
+    }
+
+    /// Makes a command durable and applied. The work goes on when the caller goes away, so that a
+    /// cancelled call is never half done (API-06).
+    pub(crate) async fn propose(&self, command: Command) -> Result<(u64, Answer), ProposeError> {
+        let store = self.0.store.clone();
+        tokio::spawn(async move { store.propose(command).await })
+            .await
+            .unwrap_or(Err(ProposeError::Stopped))
+    }
+
+    /// Performs a mutating call; answers with its revision once it is durable (API-05).
+    pub(crate) async fn call(&self, caller: Caller, call: Call) -> Result<(u64, Reply), Refusal> {
+        if *self.0.stopping.borrow() {
+            return Err(shutting_down());
+        }
+        if self.0.store.room() == Room::Low && !frees(&call) {
+            return Err(Refusal::new(
+                Status::ResourceExhausted,
+                "disk_full",
+                "the disk that holds the Manager's data is nearly full: only stops, deletes and \
+                 terminations are taken until there is room again",
+            ));
+        }
+        let token = match call {
+            Call::RegisterClusterNode { .. } => {
+                greenroom_auth::SlotToken::from_random(greenroom_auth::random())
+                    .expose()
+                    .to_owned()
+            }
+            _ => String::new(),
+        };
+        let fresh = Fresh {
+            id: greenroom_auth::hex(&greenroom_auth::random::<16>()),
+            token,
+        };
+        let Caller {
+            actor, request_id, ..
+        } = caller;
+        let command = Command::Call(Box::new(Called {
+            call,
+            actor,
+            request_id,
+            fresh,
+        }));
+        let (revision, answer) = self.propose(command).await.map_err(unavailable)?;
+        answer.result.map(|reply| (revision, reply))
+    }
+}
+
+/// Calls that are taken on a full disk, since they are how room is made (STORE-09).
+const fn frees(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::StopJob { .. }
+            | Call::StopBundleJob { .. }
+            | Call::CompleteJob(_)
+            | Call::DeleteJob(_)
+            | Call::DeleteBundle(_)
+            | Call::TerminateNode(_)
+            | Call::DeregisterClusterNode(_)
+    )
+}
+
+pub(crate) fn shutting_down() -> Refusal {
+    Refusal::new(
+        Status::Unavailable,
+        "shutting_down",
+        "this Manager is ending; call another or later",
+    )
+}
+
+pub(crate) fn unavailable(error: ProposeError) -> Refusal {
+    match error {
+        ProposeError::Stopped => shutting_down(),
+        ProposeError::NotPrimary { .. } => Refusal::new(
+            Status::Unavailable,
+            "not_primary",
+            "this member does not take writes now",
+        ),
+        ProposeError::Encode(cause) => {
+            tracing::error!(%cause, "a command could not be encoded");
+            Refusal::new(
+                Status::Internal,
+                "internal",
+                "the call could not be recorded; see the log",
+            )
+        }
+        ProposeError::Fatal(cause) => {
+            tracing::error!(%cause, "the store failed");
+            Refusal::new(
+                Status::Unavailable,
+                "store_failed",
+                "the store failed while the call was being recorded; whether it took effect is unknown",
+            )
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! One session with a worker: connect, prove, hear the hello, then carry orders out and reports in
+//! until the stream ends, falls silent, or is closed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use greenroom_auth::{NodeKey, PROOF_METADATA};
+use greenroom_ledger::{Command, Line, Report};
+use greenroom_proto::worker::node_controller_message::Message as Out;
+use greenroom_proto::worker::worker_client::WorkerClient;
+use greenroom_proto::worker::worker_message::Message as In;
+use greenroom_proto::worker::{
+    NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
+};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use super::Mail;
+use super::dial::Dialler;
+use super::wire::{self, Said};
+use crate::clock::wall;
+
+/// An order that the stream does not take for this long ends the session: the worker reads no more.
+const SEND_LIMIT: Duration = Duration::from_secs(10);
+/// Orders in flight to the stream.
+const OUTBOX: usize = 64;
+/// How often silence is looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// News of one instance passed on in a second (EVT-09).
+const INFO_PER_SECOND: u32 = 50;
+/// A message of a worker is at most this long; a hello with thousands of instances fits.
+const MESSAGE_MAX: usize = 16 * 1024 * 1024;
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The node is no longer wanted.
+    Unwanted,
+    /// It was closed on purpose and is to be dialled again.
+    Redial,
+    /// There was a hello and then the stream broke or fell silent.
+    Dropped,
+    /// There was no stream, or no hello on it.
+    NotReached,
+    /// The other side could not prove that it is this node (MNODE-08).
+    NotProven,
+}
+
+struct Session<'a> {
+    dialler: &'a mut Dialler,
+    outbox: mpsc::Sender<NodeControllerMessage>,
+    inbox: Streaming<WorkerMessage>,
+    /// Orders of commits before this one were brought level by the hello.
+    since: u64,
+    info: InfoGate,
+}
+
+/// Lets through a bounded number of pieces of news per second and start.
+#[derive(Debug, Default)]
+struct InfoGate {
+    second: u64,
+    passed: std::collections::BTreeMap<greenroom_types::StartId, u32>,
+}
+
+/// Runs one session to its end.
+pub(super) async fn run(dialler: &mut Dialler) -> Ended {
+    let opened = tokio::select! {
+        opened = open(dialler.engine.clone(), dialler.settings, &dialler.node_id, &dialler.address) => opened,
+        ended = unwanted(&mut dialler.mail) => return ended,
+    };
+    let Some((outbox, inbox, key, proof)) = opened else {
+        return Ended::NotReached;
+    };
+    dialler.note(Line::Opened);
+    let node_id = dialler.node_id.clone();
+    let mut session = Session {
+        dialler,
+        outbox,
+        inbox,
+        since: u64::MAX,
+        info: InfoGate::default(),
+    };
+    let ended = match session.hello().await {
+        Err(ended) => ended,
+        Ok(hello) => match key.check_worker(&node_id, &proof, &hello.shared_secret) {
+            Err(error) => {
+                tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
+                Ended::NotProven
+            }
+            Ok(()) => match session.greet(hello).await {
+                Err(ended) => ended,
+                Ok(()) => session.carry().await,
+            },
+        },
+    };
+    if matches!(ended, Ended::NotReached | Ended::NotProven) {
+        session.dialler.note(Line::Closed);
+    }
+    ended
+}
+
+type Opened = (
+    mpsc::Sender<NodeControllerMessage>,
+    Streaming<WorkerMessage>,
+    NodeKey,
+    greenroom_auth::ManagerProof,
+);
+
+async fn open(
+    engine: crate::engine::Engine,
+    settings: crate::settings::LinkSettings,
+    node_id: &greenroom_types::NodeId,
+    address: &str,
+) -> Option<Opened> {
+    let key = engine.read(|ledger| {
+        let slot = ledger.slot(node_id)?;
+        crate::api::node_key(&slot.key)
+    })?;
+    let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
+        Ok(endpoint) => endpoint.connect_timeout(settings.connect).tcp_nodelay(true),
+        Err(error) => {
+            tracing::warn!(%node_id, address, %error, "a worker's address cannot be dialled");
+            return None;
+        }
+    };
+    let channel = timeout(settings.connect, endpoint.connect())
+        .await
+        .ok()?
+        .ok()?;
+    let (outbox, orders) = mpsc::channel(OUTBOX);
+    let proof = key.prove_manager(node_id, wall());
+    let mut request = tonic::Request::new(ReceiverStream::new(orders));
+    let text = proof.as_str().parse().ok()?;
+    request.metadata_mut().insert(PROOF_METADATA, text);
+    let mut client = WorkerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    let answered = timeout(settings.silence, client.node_controller_stream(request))
+        .await
+        .ok()?;
+    match answered {
+        Ok(answer) => Some((outbox, answer.into_inner(), key, proof)),
+        Err(status) => {
+            tracing::debug!(%node_id, address, code = ?status.code(), text = status.message(), "a worker refused the stream");
+            None
+        }
+    }
+}
+
+/// Resolves when the line is closed. Orders that come before the hello are left out.
+async fn unwanted(mail: &mut mpsc::Receiver<Mail>) -> Ended {
+    loop {
+        match mail.recv().await {
+            None | Some(Mail::Close { redial: false }) => return Ended::Unwanted,
+            Some(Mail::Close { redial: true }) => return Ended::Redial,
+            Some(Mail::Order { .. }) => {}
+        }
+    }
+}
+
+// === impl Dialler ===
+
+impl Dialler {
+    fn note(&self, line: Line) {
+        // The conductor is gone only when the Manager ends.
+        let _ = self.notes.send((self.node_id.clone(), line));
+    }
+}
+
+// === impl Session ===
+
+impl Session<'_> {
+    /// Waits for the hello. The keeper ends a node whose hello does not come (MNODE-06), which
+    /// closes the line.
+    async fn hello(&mut self) -> Result<Box<WorkerHello>, Ended> {
+        let heard = tokio::select! {
+            heard = self.inbox.message() => heard,
+            ended = unwanted(&mut self.dialler.mail) => return Err(ended),
+        };
+        let node_id = &self.dialler.node_id;
+        match heard {
+            Ok(Some(WorkerMessage {
+                message: Some(In::Hello(hello)),
+                ..
+            })) => {
+                let named = hello
+                    .node_metadata
+                    .as_ref()
+                    .and_then(|node| node.node_id.as_ref());
+                if named.is_none_or(|named| named.node_id != node_id.as_str()) {
+                    tracing::warn!(%node_id, "a hello names another node; the stream is closed");
+                    return Err(Ended::NotProven);
+                }
+                Ok(Box::new(hello))
+            }
+            Ok(Some(_)) => {
+                tracing::warn!(%node_id, "a worker did not begin with a hello; the stream is closed");
+                Err(Ended::NotProven)
+            }
+            Ok(None) => Err(Ended::NotReached),
+            Err(status) if status.code() == tonic::Code::Unauthenticated => {
+                tracing::warn!(%node_id, text = status.message(), "a worker does not accept this Manager's proof");
+                Err(Ended::NotProven)
+            }
+            Err(_) => Err(Ended::NotReached),
+        }
+    }
+
+    /// Records the hello and answers it; then both sides are level.
+    async fn greet(&mut self, hello: Box<WorkerHello>) -> Result<(), Ended> {
+        let node_id = self.dialler.node_id.clone();
+        let hello = wire::read_hello(*hello).map_err(|error| {
+            tracing::warn!(%node_id, %error, "a hello cannot be read; the stream is closed");
+            Ended::NotReached
+        })?;
+        let acked = self
+            .dialler
+            .engine
+            .read(|ledger| ledger.node(&node_id).map(|node| node.report_acked));
+        let identity = self.dialler.engine.store().identity().clone();
+        let response = NodeControllerMessage {
+            generation: identity.generation,
+            message: Some(Out::HelloResponse(WorkerHelloResponse {
+                generation: identity.generation,
+                member: self.dialler.engine.member().to_owned(),
+                report_acked: acked.unwrap_or_default(),
+                ..WorkerHelloResponse::default()
+            })),
+            ..NodeControllerMessage::default()
+        };
+        self.send(response).await?;
+        let command = Command::Report {
+            node_id: node_id.clone(),
+            report_id: 0,
+            report: Box::new(Report::Hello(Box::new(hello))),
+        };
+        match self.dialler.engine.propose(command).await {
+            Ok((revision, answer)) => match answer.result {
+                Ok(_) => {
+                    self.since = revision;
+                    tracing::info!(%node_id, address = self.dialler.address, "worker connected");
+                    Ok(())
+                }
+                Err(refusal) => {
+                    tracing::warn!(%node_id, %refusal, "a worker's hello was refused");
+                    Err(Ended::NotReached)
+                }
+            },
+            Err(error) => {
+                tracing::warn!(%node_id, %error, "a worker's hello could not be recorded");
+                Err(Ended::NotReached)
+            }
+        }
+    }
+
+    async fn carry(&mut self) -> Ended {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // Silence is the sum of ticks in which this process ran: a stall of its own is not the
+        // worker's silence (MNODE-09).
+        let mut silent = Duration::ZERO;
+        let mut last_tick = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                heard = self.inbox.message() => match heard {
+                    Ok(Some(message)) => {
+                        silent = Duration::ZERO;
+                        if let Err(ended) = self.hear(message).await {
+                            return ended;
+                        }
+                    }
+                    Ok(None) => return Ended::Dropped,
+                    Err(status) => {
+                        tracing::debug!(node_id = %self.dialler.node_id, text = status.message(), "a worker's stream broke");
+                        return Ended::Dropped;
+                    }
+                },
+                mail = self.dialler.mail.recv() => {
+                    let order = match mail {
+                        None | Some(Mail::Close { redial: false }) => return Ended::Unwanted,
+                        Some(Mail::Close { redial: true }) => return Ended::Redial,
+                        Some(Mail::Order { revision, order }) if revision >= self.since => order,
+                        Some(Mail::Order { .. }) => continue,
+                    };
+                    if let Err(ended) = self.send(wire::write_order(&order)).await {
+                        return ended;
+                    }
+                }
+                _ = tick.tick() => {
+                    if self.dialler.overflow.swap(false, Ordering::Relaxed) {
+                        return Ended::Dropped;
+                    }
+                    silent += last_tick.elapsed().min(2 * TICK);
+                    last_tick = Instant::now();
+                    if silent >= self.dialler.settings.silence {
+                        tracing::warn!(node_id = %self.dialler.node_id, "worker silent; its stream is dropped");
+                        return Ended::Dropped;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes one message. Its commit is waited for, so that reports are recorded in the order in
+    /// which they were sent and a flood is slowed by flow control (LIM-08).
+    async fn hear(&mut self, message: WorkerMessage) -> Result<(), Ended> {
+        let node_id = self.dialler.node_id.clone();
+        match wire::read_message(message) {
+            Ok(Said::Health) => {}
+            Ok(Said::Unserved) => {
+                tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
+            }
+            Ok(Said::Info(info)) => {
+                if self
+                    .info
+                    .pass(self.dialler.engine.clock().mono().0 / 1_000, &info.start_id)
+                {
+                    self.dialler.engine.hub().inform(info);
+                }
+            }
+            Ok(Said::Report { report_id, report }) => {
+                let command = Command::Report {
+                    node_id: node_id.clone(),
+                    report_id,
+                    report,
+                };
+                match self.dialler.engine.propose(command).await {
+                    Ok((_, answer)) => {
+                        if let Err(refusal) = answer.result {
+                            tracing::debug!(%node_id, %refusal, "a worker's report was refused");
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%node_id, %error, "a worker's report could not be recorded");
+                        return Err(Ended::Dropped);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%node_id, %error, "a worker's message cannot be read and is left out");
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, message: NodeControllerMessage) -> Result<(), Ended> {
+        match timeout(SEND_LIMIT, self.outbox.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Ended::Dropped),
+        }
+    }
+}
+
+// === impl InfoGate ===
+
+impl InfoGate {
+    fn pass(&mut self, second: u64, start_id: &greenroom_types::StartId) -> bool {
+        if second != self.second {
+            self.second = second;
+            self.passed.clear();
+        }
+        let passed = self.passed.entry(start_id.clone()).or_default();
+        *passed += 1;
+        *passed <= INFO_PER_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_of_one_instance_is_bounded_per_second() {
+        let mut gate = InfoGate::default();
+        let (a, b) = ("a".into(), "b".into());
+        assert_eq!((0..80).filter(|_| gate.pass(1, &a)).count(), 50);
+        assert!(gate.pass(1, &b));
+        assert!(gate.pass(2, &a));
+    }
+}

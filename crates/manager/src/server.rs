@@ -1,0 +1,196 @@
+//! Starting and ending a Manager.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom_ledger::{Command, Keeper, Ledger, Open, Order};
+use greenroom_proto::health::health_server::HealthServer;
+use greenroom_proto::manager::manager_server::ManagerServer;
+use greenroom_store::{BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+
+use crate::api::limits::OversizeLayer;
+use crate::api::{HealthApi, ManagerApi};
+use crate::clock::SystemClock;
+use crate::conductor::Conductor;
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::links::Links;
+use crate::settings::Settings;
+use crate::status_log::StatusLog;
+
+/// Requests up to this size are read (LIM-01).
+const MESSAGE_MAX: usize = 4 * 1024 * 1024;
+/// Calls in progress get this long at the end (API-19).
+const DRAIN: Duration = Duration::from_secs(10);
+/// A connection that answers no keepalive for this long is removed (EVT-18).
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// A Manager that serves.
+pub struct Running {
+    address: SocketAddr,
+    boot: BootReport,
+    engine: Engine,
+    links: Arc<Links>,
+    close: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    conducting: JoinHandle<()>,
+}
+
+/// Why a Manager did not start. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address to listen on cannot be had (API-01).
+    #[error(
+        "cannot listen on {address}: {source}; stop what listens there, or choose another address"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The API would be open to others without TLS and tokens (SEC-01).
+    #[error(
+        "{0} is no loopback address, and the API is served without TLS and tokens: listen on 127.0.0.1 or [::1]"
+    )]
+    NotLoopback(SocketAddr),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// The state could not be put in force.
+    #[error("the state cannot be put in force: {0}")]
+    Open(#[from] ProposeError),
+}
+
+/// Opens the store and serves. Resolves once calls are answered.
+///
+/// # Errors
+/// See [`StartError`]; the port is taken first, so that a second Manager on it touches no store.
+pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, StartError> {
+    if !settings.listen.ip().is_loopback() {
+        return Err(StartError::NotLoopback(settings.listen));
+    }
+    let listen_error = |source| StartError::Listen {
+        address: settings.listen,
+        source,
+    };
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .map_err(listen_error)?;
+    let address = listener.local_addr().map_err(listen_error)?;
+
+    let clock = SystemClock::new();
+    let mut config = StoreConfig::new(&settings.data_dir, Arc::new(clock));
+    config.create = settings.create;
+    config.min_free_bytes = settings.min_free_bytes;
+    config.member_name.clone_from(&settings.member_name);
+    let (store, outputs, boot) = Store::open(config).await?;
+
+    let hub = Arc::new(Hub::new(settings.events));
+    let engine = Engine::new(store, hub, clock, status_log, settings.member_name.clone());
+    let (notes, notes_out) = mpsc::unbounded_channel();
+    let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
+    let keeper = engine.read(|ledger| Keeper::new(settings.waits.clone(), clock.now(), ledger));
+    let conductor = Conductor {
+        engine: engine.clone(),
+        outputs,
+        keeper,
+        links: Arc::clone(&links),
+        notes: notes_out,
+    };
+    let conducting = tokio::spawn(conductor.run());
+
+    let open = Open {
+        epoch: greenroom_auth::hex(&greenroom_auth::random::<16>()),
+        renew: false,
+        config: Some(Box::new(settings.ledger)),
+    };
+    let (revision, _) = engine.propose(Command::Open(open)).await?;
+    for order in engine.read(dials) {
+        links.order(revision, order);
+    }
+
+    let (close, closed) = oneshot::channel();
+    let service = ManagerServer::new(ManagerApi::new(engine.clone(), address))
+        .max_decoding_message_size(MESSAGE_MAX);
+    let serving = Server::builder()
+        .layer(OversizeLayer)
+        .http2_keepalive_interval(Some(KEEPALIVE / 2))
+        .http2_keepalive_timeout(Some(KEEPALIVE / 2))
+        .add_service(service)
+        .add_service(HealthServer::new(HealthApi::new(engine.clone())))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
+            // An error means that the handle was dropped, which ends the Manager as well.
+            let _ = closed.await;
+        });
+    let serving = tokio::spawn(serving);
+    tracing::info!(%address, revision = boot.revision, "Manager serves");
+    Ok(Running {
+        address,
+        boot,
+        engine,
+        links,
+        close,
+        serving,
+        conducting,
+    })
+}
+
+/// Every worker that is wanted is dialled anew after a start (MNODE-17).
+fn dials(ledger: &Ledger) -> Vec<Order> {
+    ledger
+        .nodes()
+        .filter(|node| node.is_wanted() && !node.address.is_empty())
+        .map(|node| Order::Dial {
+            node_id: node.metadata.node_id.clone(),
+            address: node.address.clone(),
+        })
+        .collect()
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Where the API is served.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What opening the store did.
+    #[must_use]
+    pub const fn boot(&self) -> &BootReport {
+        &self.boot
+    }
+
+    /// Resolves when the store fails, after which the process must end (STORE-12).
+    pub fn fatal(&self) -> impl Future<Output = FatalError> + Send + 'static {
+        self.engine.store().fatal()
+    }
+
+    /// Ends the Manager in order: new calls are refused, streams end, the store is flushed. No job
+    /// is stopped and no node is terminated (API-19).
+    ///
+    /// # Errors
+    /// The store could not be closed cleanly; everything acknowledged is in its log all the same.
+    pub async fn shutdown(self) -> Result<(), FatalError> {
+        self.engine.begin_stopping();
+        let _ = self.close.send(());
+        if tokio::time::timeout(DRAIN, self.serving).await.is_err() {
+            tracing::warn!("some calls did not end in time and were cut off");
+        }
+        self.links.shutdown().await;
+        let closed = self.engine.store().shutdown().await;
+        if let Err(error) = self.conducting.await {
+            tracing::error!(%error, "the conductor failed");
+        }
+        closed
+    }
+}
