@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use greenroom_placement::{Domain, Trace};
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::call::{AuditEntry, Call};
 use greenroom_types::id::{BundleId, JobId, JobName, NodeId, PoolName, TierName};
@@ -192,7 +193,7 @@ pub enum Callback {
         /// Its name in the bundle.
         job_name: JobName,
         /// Flags violated, e.g. `sameNode`; possibly none.
-        violated: Vec<String>,
+        violated: Vec<Domain>,
         /// Both copies sit on interruptible nodes.
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         interruptible_primary: bool,
@@ -322,6 +323,9 @@ pub struct PlacementInfo {
     pub degraded: bool,
     /// When.
     pub at: Wall,
+    /// Everything that was looked at; none when made up from history, or nobody looks at traces.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub trace: Option<Arc<Trace>>,
 }
 
 // === impl Effects ===
@@ -335,6 +339,14 @@ impl Effects {
     /// Adds one at the end.
     pub fn push(&mut self, effect: Effect) {
         self.list.push(effect);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Effect> {
+        self.list.pop()
+    }
+
+    pub(crate) fn extend(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        self.list.extend(effects);
     }
 
     /// All, in order.

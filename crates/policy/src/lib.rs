@@ -8,16 +8,38 @@
 //!
 //! The requirement ids in the docs are those of docs/spec/policy.md.
 
+mod api;
+mod bundle;
+mod calls;
+mod ceiling;
+pub mod check;
 pub mod effect;
 pub mod event;
+pub mod getters;
+mod health;
+mod history;
+mod hydration;
 pub mod ids;
+pub mod job;
+mod launch;
+pub mod metrics;
+mod node;
+mod pending;
 pub mod policy;
+mod provision;
+mod recovery;
+pub mod report;
 pub mod settings;
+mod stop_time;
+mod stream;
 pub mod timer;
 
+pub use check::Violation;
 pub use effect::{Callback, Effect, Effects};
 pub use event::{ApiAnswer, ApiCall, ApiError, ApiId, ApiResult, CallFailure, CallId, Event};
 pub use ids::IdSource;
+pub use metrics::Metrics;
 pub use policy::Policy;
+pub use report::Report;
 pub use settings::Settings;
 pub use timer::{Deadline, Timer};

@@ -49,8 +49,6 @@ pub enum Timer {
     TierBackoff(PoolName, TierName),
     /// Stopped nodes leave the mirror (NODE-16).
     Sweep,
-    /// Calls of the wind-down were given their time (LIFE-05).
-    CloseGrace,
 }
 
 /// A clock and an instant on it.

@@ -1,1 +1,321 @@
 use super::*;
+use greenroom_types::pool::TierKind;
+use serde_json::{Value, json};
+
+fn parse(mut tree: Value) -> Result<Settings, AutoSettingsValidationError> {
+    tree.as_object_mut()
+        .unwrap()
+        .entry("url")
+        .or_insert(json!("127.0.0.1:7000"));
+    Settings::parse(&tree)
+}
+
+/// Faults as `code@path`.
+fn faults(tree: Value) -> Vec<String> {
+    parse(tree)
+        .expect_err("these settings must be refused")
+        .faults
+        .iter()
+        .map(|fault| {
+            let code = serde_json::to_value(fault.code).unwrap();
+            format!("{}@{}", code.as_str().unwrap(), fault.path)
+        })
+        .collect()
+}
+
+fn fixed(name: &str) -> Value {
+    json!({"name": name, "kind": "local-servers", "scaleOut": "fixed"})
+}
+
+fn elastic(name: &str) -> Value {
+    json!({"name": name, "kind": "aws", "scaleOut": "elastic", "candidateInstanceTypes": [
+        {"instanceType": "c5.xlarge", "totalCapacity": 4, "totalCores": 4}]})
+}
+
+// spec: CONF-02, CONF-15
+#[test]
+fn the_address_is_required_and_nothing_else_is() {
+    let error = Settings::parse(&json!({})).unwrap_err();
+    assert_eq!(error.faults.len(), 1);
+    assert_eq!(error.faults[0].code, FaultCode::MissingUrl);
+    assert!(parse(json!({})).is_ok());
+}
+
+// spec: CONF-04, CONF-05, CONF-06, CONF-08, CONF-09, CONF-11
+#[test]
+fn absent_settings_take_their_defaults() {
+    let s = parse(json!({})).unwrap();
+    assert_eq!(s.pending_window, Millis(60_000));
+    assert_eq!(s.remove_stopped_nodes_after, Millis(3_600_000));
+    assert_eq!(s.rejection_backoff, Millis(5_000));
+    assert_eq!(s.rejection_escalation_count, 3);
+    assert_eq!(s.failure_backoff, Millis(30_000));
+    assert_eq!(s.job_startup_grace, Millis(120_000));
+    assert_eq!(s.unhealthy_cooldown, Millis(600_000));
+    assert_eq!((s.ceilings.prefer_spare, s.ceilings.avoid_spare), (6, 6));
+    assert_eq!(s.hot_spare_reconcile_interval, Millis(60_000));
+    assert_eq!(s.node_service_reconcile_interval, Millis(60_000));
+    assert_eq!(s.prefetch_parallel_nodes, 8);
+    let m = s.migration;
+    let deadlines = [
+        m.launching,
+        m.awaiting_target_ready,
+        m.awaiting_source_stop,
+        m.applying,
+        m.proposing,
+        m.starting_target,
+        m.stopping_source,
+    ];
+    assert_eq!(
+        deadlines.map(|d| d.0),
+        [120_000, 120_000, 30_000, 10_000, 30_000, 120_000, 30_000]
+    );
+    assert!(s.placement_pools.is_empty() && s.hot_spares.is_empty());
+    assert!(s.template_images.is_empty() && s.node_services.is_empty());
+}
+
+// spec: CONF-03
+#[test]
+fn the_window_sent_is_never_shorter_than_a_lead_and_a_minute() {
+    let sent = |tree| parse(tree).unwrap().pending_window_sent_s();
+    assert_eq!(sent(json!({})), 60);
+    assert_eq!(sent(json!({"pendingWindow": 90.5})), 91);
+    let pools = json!([{"name": "p", "tiers": [elastic("t")]}]);
+    assert_eq!(
+        sent(json!({"pendingWindow": 0, "placementPools": pools})),
+        360
+    );
+    assert_eq!(
+        sent(json!({"pendingWindow": 900, "placementPools": pools})),
+        900
+    );
+}
+
+// spec: CONF-05
+#[test]
+fn the_nested_value_wins_and_an_explicit_zero_counts_as_set() {
+    let s = parse(json!({
+        "placement": {"failureBackoffMs": 0, "rejectionEscalationCount": 5},
+        "failureBackoffMs": 7000, "rejectionEscalationCount": 2, "rejectionBackoffMs": 1000,
+    }))
+    .unwrap();
+    assert_eq!(s.failure_backoff, Millis(0));
+    assert_eq!(s.rejection_escalation_count, 5);
+    assert_eq!(s.rejection_backoff, Millis(1000));
+}
+
+// spec: CONF-06, CONF-07
+#[test]
+fn a_ceiling_is_the_jobs_own_then_its_policys_then_the_flat_one() {
+    let s = parse(json!({
+        "failurePolicies": {"preferSpare": {"maxRestartsPerHour": 0}}, "maxRestartsPerHour": 9,
+    }))
+    .unwrap();
+    let limit = |policy, own| {
+        s.ceilings.limit(&Requirements {
+            on_runtime_failure: policy,
+            max_restarts_per_hour: own,
+            ..Requirements::default()
+        })
+    };
+    assert_eq!(limit(OnRuntimeFailure::PreferSpare, None), Some(0));
+    assert_eq!(limit(OnRuntimeFailure::AvoidSpare, None), Some(9));
+    assert_eq!(limit(OnRuntimeFailure::AvoidSpare, Some(0)), Some(0));
+    assert_eq!(limit(OnRuntimeFailure::Drop, Some(3)), None);
+    assert_eq!(
+        faults(json!({"failurePolicies": {
+            "drop": {"maxRestartsPerHour": 1},
+            "preferSpare": {"spares": "first"},
+        }})),
+        [
+            "unknownKey@failurePolicies.preferSpare.spares",
+            "unknownKey@failurePolicies.drop"
+        ]
+    );
+}
+
+// spec: CONF-12
+#[test]
+fn each_fault_of_a_pool_has_its_code_and_path() {
+    let mut volume = fixed("own");
+    volume["rootVolume"] = json!({"sizeGb": 100});
+    let mut bare = elastic("bare");
+    bare["candidateInstanceTypes"] = json!([]);
+    let mut local = elastic("local");
+    local["kind"] = json!("local-servers");
+    let mut shapes = elastic("shapes");
+    shapes["candidateInstanceTypes"] = json!([
+        {"instanceType": "", "totalCapacity": 0, "totalCores": -1},
+        {"instanceType": "x", "totalCapacity": 4, "totalCores": 1.5},
+    ]);
+    let found = faults(json!({"placementPools": [
+        {"name": "p", "tiers": [volume, bare, local, shapes, fixed("own"), fixed("")]},
+        {"name": "p", "tiers": []},
+        {"tiers": [fixed("t")]},
+        null,
+    ]}));
+    let tiers = "placementPools[0].tiers";
+    let wanted = [
+        format!("rootVolumeNotAws@{tiers}[0].rootVolume"),
+        format!("noCandidateInstanceTypes@{tiers}[1].candidateInstanceTypes"),
+        format!("elasticNeedsCloud@{tiers}[2].scaleOut"),
+        format!("invalidCandidate@{tiers}[3].candidateInstanceTypes[0].instanceType"),
+        format!("invalidCandidate@{tiers}[3].candidateInstanceTypes[0].totalCapacity"),
+        format!("invalidCandidate@{tiers}[3].candidateInstanceTypes[0].totalCores"),
+        format!("invalidCandidate@{tiers}[3].candidateInstanceTypes[1].totalCores"),
+        format!("duplicateTier@{tiers}[4].name"),
+        format!("multipleFixedTiers@{tiers}[4].scaleOut"),
+        format!("emptyTierName@{tiers}[5].name"),
+        format!("multipleFixedTiers@{tiers}[5].scaleOut"),
+        "duplicatePoolName@placementPools[1].name".to_owned(),
+        "emptyTierList@placementPools[1].tiers".to_owned(),
+        "emptyPoolName@placementPools[2].name".to_owned(),
+        "emptyPoolName@placementPools[3].name".to_owned(),
+        "emptyTierList@placementPools[3].tiers".to_owned(),
+    ];
+    assert_eq!(found, wanted);
+}
+
+// spec: CONF-13
+#[test]
+fn each_fault_of_a_spare_entry_has_its_code_and_path() {
+    let pools = json!([
+        {"name": "own", "tiers": [fixed("t")]}, {"name": "cloud", "tiers": [elastic("t")]},
+    ]);
+    assert_eq!(
+        faults(json!({"placementPools": pools, "hotSpares": [
+            {"pool": "own", "targetCount": 2},
+            {"pool": "own", "targetCount": -1},
+            {"pool": "cloud", "targetCount": 1.5},
+            {"pool": "nowhere", "exclusive": true},
+        ]})),
+        [
+            "duplicateHotSpare@hotSpares[1].pool",
+            "invalidTargetCount@hotSpares[1].targetCount",
+            "invalidTargetCount@hotSpares[2].targetCount",
+            "unknownHotSparePool@hotSpares[3].pool",
+            "exclusiveWithoutReservedFor@hotSpares[3].exclusive",
+        ]
+    );
+    assert_eq!(
+        faults(
+            json!({"placementPools": pools, "hotSpares": [{"pool": "cloud", "targetCount": 1}]})
+        ),
+        ["spareInstanceTypeMissing@hotSpares[0].spec.instanceType"]
+    );
+    let tree = json!({"placementPools": pools, "hotSpares": [{"pool": "cloud", "targetCount": 0}]});
+    assert_eq!(parse(tree).unwrap().hot_spares[0].target_count, 0);
+}
+
+// spec: CONF-14
+#[test]
+fn node_services_need_the_switch_a_pool_and_ids_of_their_own() {
+    let service = |id: &str| json!({"serviceId": id, "pools": ["p"], "lifecycle": "eager"});
+    let pools = json!([{"name": "p", "tiers": [fixed("t")]}]);
+    assert_eq!(
+        faults(json!({"placementPools": pools, "nodeServices": [
+            service("a"), service("a"),
+            {"serviceId": "b", "pools": ["q"], "lifecycle": "lazy", "jobSpec": {"wrong": 1}},
+        ]})),
+        [
+            "experimentalNotEnabled@nodeServices",
+            "duplicateNodeService@nodeServices[1].serviceId",
+            "unsupportedLifecycle@nodeServices[2].lifecycle",
+            "unknownNodeServicePool@nodeServices[2].pools[0]",
+            "unknownKey@nodeServices[2].jobSpec",
+        ]
+    );
+    let s = parse(
+        json!({"placementPools": pools, "experimental": {"nodeServices": true},
+        "nodeServices": [service("a")]}),
+    )
+    .unwrap();
+    assert_eq!(s.node_services[0].service_id.as_str(), "a");
+}
+
+// spec: CONF-15
+#[test]
+fn numbers_that_cannot_be_and_values_outside_their_list_are_faults() {
+    let mut tier = fixed("t");
+    tier["packingStrategy"] = json!("tight");
+    tier["launchMode"] = json!(3);
+    assert_eq!(
+        faults(json!({
+            "pendingWindow": -1, "removeStoppedNodesAfter": 0, "rejectionBackoffMs": 1.5,
+            "rejectionEscalationCount": 0, "hotSpareReconcileIntervalMs": 0,
+            "unhealthyCooldownMs": null, "migration": {"applyingDeadlineMs": 0},
+            "placementPools": [{"name": "p", "tiers": [tier]}],
+        })),
+        [
+            "invalidNumber@pendingWindow",
+            "invalidNumber@removeStoppedNodesAfter",
+            "invalidNumber@rejectionBackoffMs",
+            "invalidNumber@unhealthyCooldownMs",
+            "invalidNumber@rejectionEscalationCount",
+            "invalidNumber@hotSpareReconcileIntervalMs",
+            "invalidNumber@migration.applyingDeadlineMs",
+            "unknownValue@placementPools[0].tiers[0].packingStrategy",
+            "unknownValue@placementPools[0].tiers[0].launchMode",
+        ]
+    );
+}
+
+// spec: CALLB-17, CONF-15
+#[test]
+fn retired_names_and_slips_are_unknown_keys() {
+    for key in ["gold", "bands", "spareBand", "replicaOverrides", "hotSpare"] {
+        assert_eq!(faults(json!({ key: {} })), [format!("unknownKey@{key}")]);
+    }
+    let mut tier = fixed("t");
+    tier["maxNode"] = json!(3);
+    assert_eq!(
+        faults(json!({"placementPools": [{"name": "p", "tiers": [tier], "forBand": 1}]})),
+        [
+            "unknownKey@placementPools[0].tiers[0].maxNode",
+            "unknownKey@placementPools[0].forBand"
+        ]
+    );
+}
+
+// spec: CONF-01, CONF-14, HARD-113
+#[test]
+fn all_faults_come_in_one_error() {
+    let found = faults(json!({
+        "placementPools": [{"name": "p", "tiers": [elastic("t"), elastic("t")]}],
+        "hotSpares": [{"pool": "q"}],
+        "nodeServices": [{"serviceId": "s", "pools": ["p"], "lifecycle": "lazy"}],
+        "maxRestartPerHour": 3,
+    }));
+    assert_eq!(
+        found,
+        [
+            "duplicateTier@placementPools[0].tiers[1].name",
+            "unknownHotSparePool@hotSpares[0].pool",
+            "experimentalNotEnabled@nodeServices",
+            "unsupportedLifecycle@nodeServices[0].lifecycle",
+            "unknownKey@maxRestartPerHour",
+        ]
+    );
+}
+
+// spec: TIER-02, TIER-03
+#[test]
+fn a_full_tier_is_read_as_written() {
+    let s = parse(json!({"placementPools": [{"name": "p", "tiers": [{
+        "name": "cloud", "kind": "oci", "region": "AD-1", "packingStrategy": "spread",
+        "scaleOut": "elastic", "launchMode": "spot", "reliability": "durable", "maxNodes": 0,
+        "placementLeadMs": 1, "provisionTimeoutMs": 2,
+        "candidateInstanceTypes": [{"instanceType": "E4", "totalCapacity": 8, "totalCores": 4,
+            "ocpus": 4, "memoryGb": 32, "gpus": [{"model": "A10", "capacity": 1}],
+            "capabilities": [{"name": "sdi", "count": 2, "attributes": {"v": "1"}}]}],
+    }]}]}))
+    .unwrap();
+    let tier = &s.placement_pools[0].tiers[0];
+    assert_eq!(tier.kind, TierKind::Oci);
+    assert_eq!(tier.max_nodes, Some(0));
+    assert_eq!(tier.provision_timeout(), Millis(2));
+    let shape = &tier.candidate_instance_types[0];
+    assert_eq!((shape.ocpus, shape.memory_gb), (Some(4.0), Some(32.0)));
+    assert_eq!(shape.gpus[0].model, "A10");
+    assert_eq!(shape.capabilities[0].attributes["v"], "1");
+}

@@ -1,0 +1,169 @@
+//! Calls of the embedder: passed through to the Manager, or acted on here (BUNDLE-05, CORDON, NODE-13,
+//! STOP-01, LIFE-02).
+
+use greenroom_types::NodeId;
+use greenroom_types::bundle::BundleState;
+use greenroom_types::call::Call;
+
+use crate::calls::Purpose;
+use crate::effect::{Effect, Effects};
+use crate::event::{ApiAnswer, ApiCall, ApiError, ApiId, ApiResult};
+use crate::policy::{Phase, Policy};
+
+// === impl Policy ===
+
+impl Policy {
+    pub(crate) fn apply_api(&mut self, id: ApiId, call: ApiCall, out: &mut Effects) {
+        match &mut self.phase {
+            Phase::Closed => {
+                let closing_again = matches!(call, ApiCall::Close);
+                let result = if closing_again {
+                    Ok(ApiAnswer::Done)
+                } else {
+                    Err(ApiError::Closed)
+                };
+                out.push(Effect::ApiReply { id, result });
+            }
+            // Nothing is sent before the replay is over (HYDR-04); a close does not wait for it.
+            Phase::Snapshot { waiting, .. } if !matches!(call, ApiCall::Close) => {
+                waiting.push((id, call));
+            }
+            Phase::Snapshot { .. } | Phase::Live => self.act(id, call, out),
+        }
+    }
+
+    fn act(&mut self, id: ApiId, call: ApiCall, out: &mut Effects) {
+        let result: ApiResult = match call {
+            ApiCall::CreateBundle { bundle } => {
+                return self.pass(id, Call::CreateBundle(bundle), out);
+            }
+            ApiCall::UpdateBundle { mut bundle } => {
+                // Updating a bundle revives it (BUNDLE-06).
+                bundle.state = BundleState::Live;
+                let call = Call::UpdateBundle {
+                    bundle,
+                    dry_run: false,
+                    clear_stop_time: false,
+                };
+                return self.pass(id, call, out);
+            }
+            ApiCall::DeleteBundle { bundle_id } => {
+                return self.pass(id, Call::DeleteBundle(bundle_id), out);
+            }
+            ApiCall::StartBundleJob {
+                bundle_id,
+                replica_index,
+                job_name,
+            } => {
+                let call = Call::StartBundleJob {
+                    bundle_id,
+                    replica_index,
+                    job_name,
+                };
+                return self.pass(id, call, out);
+            }
+            ApiCall::StopBundleJob {
+                bundle_id,
+                replica_index,
+                job_name,
+                grace_ms,
+            } => {
+                let call = Call::StopBundleJob {
+                    bundle_id,
+                    replica_index,
+                    job_name,
+                    grace_ms,
+                };
+                return self.pass(id, call, out);
+            }
+            ApiCall::SetBundleStopTime { bundle_id, stop_at } => {
+                let known = self
+                    .bundles
+                    .get(&bundle_id)
+                    .is_some_and(|b| b.status.is_some());
+                if known {
+                    let call = Call::SetBundleStopTime { bundle_id, stop_at };
+                    return self.pass(id, call, out);
+                }
+                Err(ApiError::UnknownBundle { bundle_id })
+            }
+            ApiCall::CordonNode { node_id } => self.cordon(&node_id),
+            ApiCall::UncordonNode { node_id } => self.uncordon(&node_id),
+            ApiCall::TerminateNode { node_id } => match self.known(&node_id) {
+                Ok(_) => return self.terminate(&node_id, Some(id), out),
+                refused => refused,
+            },
+            ApiCall::EvictNode { node_id } => match self.cordon(&node_id) {
+                Ok(_) => return self.terminate(&node_id, Some(id), out),
+                refused => refused,
+            },
+            ApiCall::SetTemplateImages { template, refs } => {
+                self.fleet.set_template_images(template.clone(), &refs);
+                if refs.is_empty() {
+                    self.settings.template_images.remove(&template);
+                } else {
+                    self.settings.template_images.insert(template, refs);
+                }
+                Ok(ApiAnswer::Done)
+            }
+            ApiCall::Close => {
+                self.wind_down(None, out);
+                // The channel closes last; the caller is answered before.
+                let last = out.pop();
+                out.push(Effect::ApiReply {
+                    id,
+                    result: Ok(ApiAnswer::Done),
+                });
+                out.extend(last);
+                return;
+            }
+        };
+        out.push(Effect::ApiReply { id, result });
+    }
+
+    /// The Manager's outcome is the caller's; the view changes when the events arrive (BUNDLE-05).
+    fn pass(&mut self, id: ApiId, call: Call, out: &mut Effects) {
+        self.send(call, Purpose::PassThrough { api: id }, out);
+    }
+
+    fn known(&self, node_id: &NodeId) -> ApiResult {
+        if self.nodes.contains_key(node_id) {
+            Ok(ApiAnswer::Done)
+        } else {
+            Err(ApiError::UnknownNode {
+                node_id: node_id.clone(),
+            })
+        }
+    }
+}
+
+// === impl Policy: cordon ===
+
+impl Policy {
+    /// Keeps new placements off a node; what runs there goes on (CORDON-01).
+    fn cordon(&mut self, node_id: &NodeId) -> ApiResult {
+        let known = self.known(node_id)?;
+        self.fleet
+            .update_condition(node_id, |condition| condition.cordoned = true);
+        Ok(known)
+    }
+
+    /// Lifts the policy's own cordon; the one in the inventory is the node's (CORDON-03).
+    fn uncordon(&mut self, node_id: &NodeId) -> ApiResult {
+        let known = self.known(node_id)?;
+        let cordoned = self.is_cordoned(node_id);
+        if cordoned {
+            self.fleet
+                .update_condition(node_id, |condition| condition.cordoned = false);
+            self.pending.wake();
+        }
+        Ok(known)
+    }
+
+    /// Cordoned by this policy (CORDON-01).
+    pub fn is_cordoned(&self, node_id: &NodeId) -> bool {
+        self.fleet
+            .condition(node_id)
+            .is_some_and(|condition| condition.cordoned)
+    }
+}

@@ -1,0 +1,114 @@
+//! Calls on the Manager and their replies: which call was made for what, so that a reply finds its
+//! reason, and one whose reason is gone changes nothing (TIME-02).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::call::{Call, Reply};
+use greenroom_types::id::{BundleId, JobId, NodeId};
+
+use crate::effect::{Effect, Effects, ErrorInfo};
+use crate::event::{ApiAnswer, ApiError, ApiId, CallFailure, CallId};
+use crate::policy::Policy;
+
+/// What a call was made for.
+#[derive(Clone, Debug)]
+pub(crate) enum Purpose {
+    /// The start of a job under that binding; whether it is the first call of its decision.
+    Start {
+        job_id: JobId,
+        seq: u64,
+        counts: bool,
+    },
+    /// A node for jobs.
+    Create { node_id: NodeId },
+    /// The end of a node, asked for by that caller or by the policy itself.
+    Terminate { node_id: NodeId, api: Option<ApiId> },
+    /// A verdict.
+    Verdict { job_id: JobId },
+    /// The end of a bundle whose tagged stop time came.
+    DeleteBundle { bundle_id: BundleId },
+    /// The answer goes to that caller as it is.
+    PassThrough { api: ApiId },
+    /// Nothing follows; a failure is told.
+    Tell { what: &'static str, job_id: JobId },
+}
+
+/// Calls under way.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    next: u64,
+    under_way: BTreeMap<CallId, Purpose>,
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Forgets all calls: their replies are dropped (LIFE-06). Returns the callers left waiting.
+    pub(crate) fn abandon(&mut self) -> BTreeSet<ApiId> {
+        std::mem::take(&mut self.under_way)
+            .into_values()
+            .filter_map(|purpose| match purpose {
+                Purpose::PassThrough { api } => Some(api),
+                Purpose::Terminate { api, .. } => api,
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Sends a call and remembers what for.
+    pub(crate) fn send(&mut self, call: Call, purpose: Purpose, out: &mut Effects) -> CallId {
+        self.calls.next += 1;
+        let call_id = CallId(self.calls.next);
+        self.calls.under_way.insert(call_id, purpose);
+        out.push(Effect::Call { call_id, call });
+        call_id
+    }
+
+    pub(crate) fn apply_reply(
+        &mut self,
+        call_id: CallId,
+        result: Result<Reply, CallFailure>,
+        out: &mut Effects,
+    ) {
+        let Some(purpose) = self.calls.under_way.remove(&call_id) else {
+            return;
+        };
+        match purpose {
+            Purpose::Start {
+                job_id,
+                seq,
+                counts,
+            } => {
+                self.start_replied(&job_id, seq, counts, result.map(drop), out);
+            }
+            Purpose::Create { node_id } => self.create_replied(&node_id, result.map(drop), out),
+            Purpose::Terminate { node_id, api } => {
+                if let Err(failure) = &result {
+                    self.terminate_failed(&node_id, failure, out);
+                }
+                if let Some(id) = api {
+                    let result = result.map(ApiAnswer::Manager).map_err(ApiError::Manager);
+                    out.push(Effect::ApiReply { id, result });
+                }
+            }
+            Purpose::Verdict { job_id } => self.verdict_replied(&job_id, result.map(drop), out),
+            Purpose::DeleteBundle { bundle_id } => {
+                self.delete_replied(&bundle_id, result.map(drop), out);
+            }
+            Purpose::PassThrough { api } => {
+                let result = result.map(ApiAnswer::Manager).map_err(ApiError::Manager);
+                out.push(Effect::ApiReply { id: api, result });
+            }
+            Purpose::Tell { what, job_id } => {
+                if let Err(failure) = result {
+                    let message = format!("{what} for job {job_id:?} failed: {failure}");
+                    self.report(ErrorInfo::new("callFailed", message).job(&job_id), out);
+                }
+            }
+        }
+    }
+}

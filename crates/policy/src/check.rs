@@ -1,0 +1,150 @@
+//! Recomputes what is derived and lists what does not agree. Run after every event in simulations,
+//! and from time to time in service; it changes nothing.
+
+use greenroom_placement::Side;
+
+use crate::job::Standing;
+use crate::policy::Policy;
+use crate::timer::Timer;
+
+/// A statement that ought to hold and does not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant}: {detail}")]
+pub struct Violation {
+    /// Name of the invariant.
+    pub invariant: &'static str,
+    /// Which object, and how.
+    pub detail: String,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Every invariant that is violated.
+    pub fn check(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.invariant_fleet_follows_its_bindings(&mut found);
+        self.invariant_bindings_agree(&mut found);
+        self.invariant_pending_is_what_stands_pending(&mut found);
+        self.invariant_waits_have_timers(&mut found);
+        self.invariant_bundles_know_their_jobs(&mut found);
+        found
+    }
+
+    /// What the fleet derives is what its bindings say (RESV-01).
+    fn invariant_fleet_follows_its_bindings(&self, found: &mut Vec<Violation>) {
+        found.extend(self.fleet.recompute().into_iter().map(|drift| Violation {
+            invariant: "fleet_follows_its_bindings",
+            detail: drift.to_string(),
+        }));
+    }
+
+    /// A job's record and the fleet name the same node (BIND-02).
+    fn invariant_bindings_agree(&self, found: &mut Vec<Violation>) {
+        for (job_id, job) in &self.jobs {
+            let here = job.binding.as_ref().map(|binding| &binding.node_id);
+            let there = self.fleet.side_of(job_id, Side::Binding);
+            if here != there {
+                found.push(Violation {
+                    invariant: "bindings_agree",
+                    detail: format!("job {job_id}: the record says {here:?}, the fleet {there:?}"),
+                });
+            }
+        }
+        for (node_id, _) in &self.nodes {
+            for bound in self.fleet.jobs_on(node_id) {
+                if !self.jobs.contains_key(&bound.job_id) {
+                    found.push(Violation {
+                        invariant: "bindings_agree",
+                        detail: format!("node {node_id} carries {}, which is gone", bound.job_id),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The pending set holds exactly the jobs that stand pending (PEND-01).
+    fn invariant_pending_is_what_stands_pending(&self, found: &mut Vec<Violation>) {
+        if !self.is_live() {
+            return;
+        }
+        let mut count = 0;
+        for (job_id, job) in &self.jobs {
+            let stands = self.standing(job) == Standing::Pending;
+            count += usize::from(stands);
+            if stands != job.pending.is_some() {
+                found.push(Violation {
+                    invariant: "pending_is_what_stands_pending",
+                    detail: format!("job {job_id} stands pending: {stands}"),
+                });
+            }
+        }
+        if count != self.pending.len() {
+            found.push(Violation {
+                invariant: "pending_is_what_stands_pending",
+                detail: format!(
+                    "{count} jobs stand pending, {} are kept",
+                    self.pending.len()
+                ),
+            });
+        }
+    }
+
+    /// Whoever waits has a timer that ends the wait, so nothing waits for ever (PEND-06).
+    fn invariant_waits_have_timers(&self, found: &mut Vec<Violation>) {
+        if !self.is_live() {
+            return;
+        }
+        for (job_id, job) in &self.jobs {
+            let timer = match self.standing(job) {
+                Standing::Scheduled { .. } => Timer::ScheduledStart(job_id.clone()),
+                Standing::StartRetry => Timer::StartRetry(job_id.clone()),
+                Standing::RecoverySpacing => Timer::RecoverySpacing(job_id.clone()),
+                _ => continue,
+            };
+            if self.timers.due(&timer).is_none() {
+                found.push(Violation {
+                    invariant: "waits_have_timers",
+                    detail: format!("job {job_id} waits without {timer:?}"),
+                });
+            }
+        }
+        for (node_id, record) in &self.nodes {
+            let timer = Timer::ProvisionTimeout(node_id.clone());
+            if record.asked.is_some() && self.timers.due(&timer).is_none() {
+                found.push(Violation {
+                    invariant: "waits_have_timers",
+                    detail: format!("node {node_id} is awaited without a timeout"),
+                });
+            }
+        }
+    }
+
+    /// Jobs and bundles name each other (BUNDLE-07).
+    fn invariant_bundles_know_their_jobs(&self, found: &mut Vec<Violation>) {
+        for (bundle_id, bundle) in &self.bundles {
+            for job_id in &bundle.jobs {
+                let spot = self.jobs.get(job_id).and_then(|job| job.spot.as_ref());
+                if spot.map(|spot| &spot.bundle_id) != Some(bundle_id) {
+                    found.push(Violation {
+                        invariant: "bundles_know_their_jobs",
+                        detail: format!("bundle {bundle_id} lists {job_id}"),
+                    });
+                }
+            }
+        }
+        for (job_id, job) in &self.jobs {
+            let Some(spot) = &job.spot else { continue };
+            let filed = self
+                .bundles
+                .get(&spot.bundle_id)
+                .is_some_and(|bundle| bundle.jobs.contains(job_id));
+            if !filed {
+                found.push(Violation {
+                    invariant: "bundles_know_their_jobs",
+                    detail: format!("job {job_id} is not listed in its bundle"),
+                });
+            }
+        }
+    }
+}

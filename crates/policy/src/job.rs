@@ -1,0 +1,216 @@
+//! What the policy remembers of one job: what the Manager shows of it, where it belongs, and what
+//! keeps it from being placed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use greenroom_placement::JobRef;
+use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::{JobId, Mono, NodeId, Role, Wall};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::PlacementInfo;
+use crate::event::CallId;
+use crate::pending::PendingKey;
+
+/// One job.
+#[derive(Debug)]
+pub(crate) struct JobRecord {
+    /// The last the stream said of it. Written by the stream alone.
+    pub(crate) seen: Arc<JobWithHistory>,
+    /// When it was first announced, as a place in line (PEND-04).
+    pub(crate) order: u64,
+    /// Its place in its bundle; none: not placed by the policy (BUNDLE-07).
+    pub(crate) spot: Option<JobRef>,
+    /// Where it belongs; none: unbound.
+    pub(crate) binding: Option<Binding>,
+    /// The last decision that found a place (BIND-05).
+    pub(crate) record: Option<PlacementInfo>,
+    /// How it is placed next (PEND-05).
+    pub(crate) cause: Cause,
+    /// Its own timer that it waits for, besides its schedule (PEND-06).
+    pub(crate) wait: Option<Wait>,
+    /// End of the in-flight gate (LAUNCH-03).
+    pub(crate) gate: Option<Mono>,
+    /// Last recovery attempt that sent something (RECOV-09).
+    pub(crate) recovered_at: Option<Mono>,
+    /// Counted triggers, oldest first (CEIL-01).
+    pub(crate) restarts: VecDeque<Mono>,
+    /// Verdict of this instance (CEIL-12).
+    pub(crate) verdict: Option<Verdict>,
+    /// Nodes excluded for this job alone, and until when (HEALTH-10).
+    pub(crate) excluded: BTreeMap<NodeId, Mono>,
+    /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
+    pub(crate) resting: bool,
+    /// Strays that were told to stop, and when (BIND-08).
+    pub(crate) strays: BTreeMap<(Role, NodeId), Mono>,
+    /// Its entry among the pending jobs.
+    pub(crate) pending: Option<PendingKey>,
+}
+
+/// Where a job belongs, from the decision on (BIND-01, BIND-02).
+#[derive(Clone, Debug)]
+pub(crate) struct Binding {
+    /// Tells this binding from those before and after it (TIME-02).
+    pub(crate) seq: u64,
+    pub(crate) node_id: NodeId,
+    pub(crate) role: Role,
+    pub(crate) state: BindingState,
+    /// How it was placed, so that it can be placed again in the same way.
+    pub(crate) cause: Cause,
+    pub(crate) decided_at: Mono,
+    /// Newest entry of the history when it was made: only later ones are about it (RECOV-03).
+    pub(crate) since: u64,
+    /// Its first call was answered and counted (LAUNCH-07).
+    pub(crate) counted: bool,
+    /// The start that is under way.
+    pub(crate) start: Option<CallId>,
+    /// An older instance of the key is still ending there: start again when it has (LAUNCH-05).
+    pub(crate) start_after_stop: bool,
+    /// Its instance is being stopped by request; no failure from here on (DEC-17).
+    pub(crate) ending: bool,
+    /// Its node is ended after it (BUNDLE-13).
+    pub(crate) single_use: bool,
+    pub(crate) gpu_index: Option<u32>,
+}
+
+/// How far a binding has come (BIND-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum BindingState {
+    /// Decided; the Manager has not accepted a start yet.
+    Placing,
+    /// The Manager accepted the start.
+    Placed,
+    /// Reported as running.
+    Running,
+}
+
+/// Why a job is placed; a pending recovery stays one (DEC-43).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// Not after a failure.
+    #[default]
+    Launch,
+    /// After the loss or failure of a runtime.
+    Recovery,
+}
+
+/// A timer that alone decides when the job is tried again (PEND-06).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// LAUNCH-08.
+    StartRetry,
+    /// RECOV-09.
+    Spacing,
+}
+
+/// A verdict on its way to the Manager, or there (CEIL-12, CEIL-13).
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) reason: String,
+    pub(crate) accepted: bool,
+    /// The Manager has shown it with the job, so it is the Manager's to clear from here on.
+    pub(crate) echoed: bool,
+    pub(crate) sent_at: Mono,
+}
+
+/// Where a job stands with regard to placement: what it waits for, or why it is not placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    tag = "kind"
+)]
+pub enum Standing {
+    /// It has a node.
+    Bound,
+    /// It lacks requirements or tags: not placed by the policy (BUNDLE-07).
+    NotPlacedByPolicy,
+    /// It is completed or failed for good.
+    Over,
+    /// It has a verdict.
+    Terminal {
+        /// The reason in it.
+        reason: String,
+    },
+    /// It waits to be started by hand (BUNDLE-09).
+    Dormant,
+    /// Somebody stopped it; it stays stopped until it is defined or started anew.
+    StoppedByRequest,
+    /// Its bundle is not known yet (LAUNCH-11).
+    BundleUnknown,
+    /// Its bundle has no job of that name.
+    SpecUnknown,
+    /// Its bundle is being deleted (BUNDLE-10).
+    BundleNotLive,
+    /// Its bundle is broken (CEIL-07).
+    BundleBroken {
+        /// Why.
+        reason: String,
+    },
+    /// Its start lies ahead (SCHED-01).
+    Scheduled {
+        /// Start less lead.
+        at: Wall,
+    },
+    /// A start failed; it is tried again in a moment (LAUNCH-08).
+    StartRetry,
+    /// Recoveries keep their distance (RECOV-09).
+    RecoverySpacing,
+    /// To be placed; if it is not, nothing had room (LAUNCH-09).
+    Pending,
+}
+
+// === impl JobRecord ===
+
+impl JobRecord {
+    pub(crate) fn new(seen: Arc<JobWithHistory>, order: u64) -> Self {
+        Self {
+            spot: spot_of(&seen),
+            seen,
+            order,
+            binding: None,
+            record: None,
+            cause: Cause::Launch,
+            wait: None,
+            gate: None,
+            recovered_at: None,
+            restarts: VecDeque::new(),
+            verdict: None,
+            excluded: BTreeMap::new(),
+            resting: false,
+            strays: BTreeMap::new(),
+            pending: None,
+        }
+    }
+
+    pub(crate) fn job_id(&self) -> &JobId {
+        &self.seen.job.job_id
+    }
+
+    /// The verdict in force, the Manager's or this instance's own.
+    pub(crate) fn terminal(&self) -> Option<&str> {
+        let own = self.verdict.as_ref().map(|verdict| &verdict.reason);
+        let theirs = self.seen.terminal_state.as_ref().map(|state| &state.reason);
+        own.or(theirs).map(String::as_str)
+    }
+
+    /// True while it may have a runtime (RECOV-04).
+    pub(crate) fn may_run(&self) -> bool {
+        matches!(self.seen.state, JobState::Pre | JobState::Active) && self.terminal().is_none()
+    }
+
+    /// The slot of its copy, which fresh instances wear as role (BIND-03).
+    pub(crate) fn slot(&self) -> Role {
+        Role::of_replica(self.spot.as_ref().map_or(0, |spot| spot.replica_index))
+    }
+}
+
+/// The job's place in its bundle: all three tags, and requirements (BUNDLE-07, BUNDLE-08).
+pub(crate) fn spot_of(job: &JobWithHistory) -> Option<JobRef> {
+    job.job.auto_placement.as_ref()?;
+    let (bundle_id, replica_index, job_name) = job.job.bundle_place()?;
+    Some(JobRef::new(bundle_id, replica_index, job_name))
+}

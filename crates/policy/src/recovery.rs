@@ -1,0 +1,366 @@
+//! Runtimes that were lost: who is recovered, in which order, counted how (RECOV).
+
+use std::collections::BTreeMap;
+
+use greenroom_types::bundle::{BundleJob, OnRuntimeFailure};
+use greenroom_types::call::Call;
+use greenroom_types::node::InstanceKey;
+use greenroom_types::{BundleId, JobId, Mono, NodeId, Role};
+
+use crate::calls::Purpose;
+use crate::effect::{Effects, MirrorState};
+use crate::history::{self, End, Run, RunState};
+use crate::job::{Binding, BindingState, Cause, Standing, Wait};
+use crate::policy::Policy;
+use crate::settings::{MIN_RECOVERY_INTERVAL, STRAY_STOP_INTERVAL};
+use crate::timer::{Due, Timer};
+
+/// A job that has just been taken off its node.
+pub(crate) struct Lost {
+    pub(crate) job_id: JobId,
+    pub(crate) binding: Binding,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Unbinds everything from a node, in the order in which it is to be placed again.
+    pub(crate) fn displace(&mut self, node_id: &NodeId) -> Vec<Lost> {
+        let lost = self
+            .jobs_on(node_id)
+            .into_iter()
+            .filter_map(|job_id| {
+                let binding = self.unbind(&job_id)?;
+                Some(Lost { job_id, binding })
+            })
+            .collect();
+        self.in_recovery_order(lost)
+    }
+
+    /// Essential before non-essential, then by what they ask of spares, then by binding (RECOV-12);
+    /// of two copies in one such class the primary goes first, so that the backup is measured
+    /// against its new place (RECOV-13).
+    fn in_recovery_order(&self, lost: Vec<Lost>) -> Vec<Lost> {
+        let mut keyed: Vec<((bool, u8), BundleId, u32, Lost)> = lost
+            .into_iter()
+            .map(|lost| {
+                let spot = self.jobs.get(&lost.job_id).and_then(|job| job.spot.clone());
+                let class = self.spec(&lost.job_id).map_or((true, 3), |spec| {
+                    let policy = match spec.requirements.on_runtime_failure {
+                        OnRuntimeFailure::PreferSpare => 0,
+                        OnRuntimeFailure::AvoidSpare => 1,
+                        OnRuntimeFailure::Drop => 2,
+                    };
+                    (!spec.requirements.essential, policy)
+                });
+                let (bundle, replica) = spot
+                    .map(|spot| (spot.bundle_id, spot.replica_index))
+                    .unwrap_or_default();
+                (class, bundle, replica, lost)
+            })
+            .collect();
+        keyed.sort_by_key(|(class, _, _, lost)| (*class, lost.binding.seq));
+        // Within the places that a bundle takes in a class, its primary jobs come first.
+        let mut places: BTreeMap<((bool, u8), BundleId), Vec<usize>> = BTreeMap::new();
+        for (at, (class, bundle, _, _)) in keyed.iter().enumerate() {
+            places.entry((*class, bundle.clone())).or_default().push(at);
+        }
+        let mut target: Vec<usize> = (0..keyed.len()).collect();
+        for taken in places.values() {
+            let mut wanted = taken.clone();
+            wanted.sort_by_key(|&at| (keyed[at].2, at));
+            for (&place, &from) in taken.iter().zip(&wanted) {
+                target[from] = place;
+            }
+        }
+        let mut ordered: Vec<(usize, Lost)> = keyed
+            .into_iter()
+            .zip(target)
+            .map(|((_, _, _, lost), place)| (place, lost))
+            .collect();
+        ordered.sort_by_key(|(place, _)| *place);
+        ordered.into_iter().map(|(_, lost)| lost).collect()
+    }
+
+    /// The job's own entry in its bundle.
+    pub(crate) fn spec(&self, job_id: &JobId) -> Option<&BundleJob> {
+        let spot = self.jobs.get(job_id)?.spot.as_ref()?;
+        let plan = self.fleet.plan(&spot.bundle_id)?;
+        plan.bundle().job(spot.job_name.as_str())
+    }
+
+    /// Places jobs again whose node never ran them: in the context they had, uncounted (PROV-06).
+    pub(crate) fn place_again(&mut self, lost: Vec<Lost>, out: &mut Effects) {
+        for Lost { job_id, binding } in lost {
+            if let Some(job) = self.jobs.get_mut(&job_id) {
+                job.cause = binding.cause;
+                job.gate = None;
+            }
+            self.refresh(&job_id);
+            self.place(&job_id, out);
+        }
+    }
+
+    /// Recovers jobs whose node is gone.
+    pub(crate) fn recover_all(&mut self, lost: Vec<Lost>, out: &mut Effects) {
+        for Lost { job_id, binding } in lost {
+            if binding.ending {
+                self.end_plainly(&job_id, &binding, out);
+            } else {
+                self.recover(&job_id, &binding, out);
+            }
+        }
+    }
+
+    /// One trigger: the binding is gone already, so nothing triggers twice (RECOV-02).
+    pub(crate) fn recover(&mut self, job_id: &JobId, binding: &Binding, out: &mut Effects) {
+        self.judge_loss(job_id, out);
+        self.release_single_use(binding, out);
+    }
+
+    /// The order of judgement: drop, broken bundle, count and ceiling, spacing, placement (RECOV-05).
+    /// An invalid specification was judged before (CEIL-10).
+    pub(crate) fn judge_loss(&mut self, job_id: &JobId, out: &mut Effects) {
+        let now = self.now.mono;
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        // Unless it is recovered, whatever comes next is a launch.
+        job.cause = Cause::Launch;
+        let recovers = job.spot.is_some() && job.may_run() && !job.seen.job.is_dormant();
+        let bundle = job
+            .spot
+            .as_ref()
+            .and_then(|spot| self.bundles.get(&spot.bundle_id));
+        let live = bundle.is_some_and(|bundle| bundle.is_live() && bundle.status.is_some());
+        let broken = bundle.is_some_and(|bundle| bundle.broken.is_some());
+        let dropped = self
+            .spec(job_id)
+            .is_some_and(|spec| spec.requirements.on_runtime_failure == OnRuntimeFailure::Drop);
+        if !recovers || !live {
+            self.refresh(job_id);
+            return;
+        }
+        if dropped {
+            self.drop_job(job_id, out);
+            return;
+        }
+        if broken {
+            self.refresh(job_id);
+            return;
+        }
+        if self.count_restart(job_id, out).trips() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        job.cause = Cause::Recovery;
+        match job.recovered_at.map(|at| at + MIN_RECOVERY_INTERVAL) {
+            // One deferred attempt; a second trigger adds none (RECOV-10).
+            Some(until) if until > now => {
+                if job.wait.is_none() {
+                    self.wait(job_id, Wait::Spacing, until);
+                }
+            }
+            _ => {
+                self.refresh(job_id);
+                self.place(job_id, out);
+            }
+        }
+    }
+
+    /// The instance is over without a failure: unbound, not recovered (RECOV-03).
+    pub(crate) fn end_plainly(&mut self, job_id: &JobId, binding: &Binding, out: &mut Effects) {
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.cause = Cause::Launch;
+        }
+        self.refresh(job_id);
+        self.release_single_use(binding, out);
+        self.pending.wake();
+    }
+}
+
+// === impl Policy: what the history says ===
+
+impl Policy {
+    /// Reads what a bound job's history says of its binding: accepted, running, ending, over
+    /// (BIND-06, RECOV-03). Entries about other keys and older starts do not touch it.
+    pub(crate) fn follow_binding(&mut self, job_id: &JobId, out: &mut Effects) {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        let Some(binding) = job.binding.as_mut() else {
+            return;
+        };
+        let runs = history::runs(&job.seen);
+        let here = |run: &&Run| run.role == binding.role && run.node_id == binding.node_id;
+        let mine = runs
+            .iter()
+            .rfind(|run| here(run) && run.first > binding.since);
+        let older_there = runs
+            .iter()
+            .any(|run| here(&run) && run.first <= binding.since && run.is_there());
+        let Some(run) = mine else {
+            if binding.start_after_stop && !older_there {
+                self.start(job_id, out);
+            }
+            return;
+        };
+        let node_id = binding.node_id.clone();
+        match run.end(&job.seen) {
+            End::Not => {
+                let runs_now = run.state == RunState::Running;
+                let reached = if runs_now {
+                    BindingState::Running
+                } else {
+                    BindingState::Placed
+                };
+                let fresh = binding.state < reached;
+                binding.state = binding.state.max(reached);
+                if fresh && runs_now {
+                    self.make_healthy(&node_id, out);
+                }
+            }
+            End::Requested => binding.ending = true,
+            End::Failed => {
+                let single_use = binding.single_use;
+                if let Some(binding) = self.unbind(job_id) {
+                    if single_use {
+                        self.exclude_for(job_id, &node_id);
+                    }
+                    self.recover(job_id, &binding, out);
+                    self.pending.wake();
+                }
+            }
+            End::Plain { rest } => {
+                let active = job.seen.state == greenroom_types::job::JobState::Active;
+                job.resting = rest && active && !job.seen.job.is_dormant();
+                if let Some(binding) = self.unbind(job_id) {
+                    self.end_plainly(job_id, &binding, out);
+                }
+            }
+        }
+    }
+
+    /// A running report for a job without a node binds it there again (BIND-07).
+    pub(crate) fn adopt_running(&mut self, job_id: &JobId, out: &mut Effects) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        if job.binding.is_some() || job.spot.is_none() || !job.may_run() {
+            return;
+        }
+        let runs = history::runs(&job.seen);
+        let best = runs
+            .iter()
+            .filter(|run| run.state == RunState::Running)
+            .filter(|run| self.is_running(&run.node_id))
+            .min_by_key(|run| (run.running_since, run.first));
+        if let Some(run) = best {
+            let run = run.clone();
+            self.bind_adopted(job_id, &run.node_id, Some(&run));
+            self.make_healthy(&run.node_id, out);
+        }
+    }
+
+    pub(crate) fn is_running(&self, node_id: &NodeId) -> bool {
+        self.nodes
+            .get(node_id)
+            .is_some_and(|node| node.state == MirrorState::Running)
+    }
+
+    /// Binds a job where it is found, or where a predecessor meant it to go.
+    pub(crate) fn bind_adopted(&mut self, job_id: &JobId, node_id: &NodeId, run: Option<&Run>) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        let state = match run.map(|run| run.state) {
+            Some(RunState::Running) => BindingState::Running,
+            Some(_) => BindingState::Placed,
+            None => BindingState::Placing,
+        };
+        let binding = Binding {
+            seq: 0,
+            node_id: node_id.clone(),
+            role: run.map_or_else(|| job.slot(), |run| run.role.clone()),
+            state,
+            cause: job.cause,
+            decided_at: self.now.mono,
+            since: run.map_or_else(|| history::newest(&job.seen), |run| run.first - 1),
+            // No decision of this instance: its calls count nowhere.
+            counted: true,
+            start: None,
+            start_after_stop: false,
+            ending: matches!(run.map(|run| run.state), Some(RunState::Ending(_))),
+            single_use: false,
+            gpu_index: None,
+        };
+        self.bind(job_id, binding);
+    }
+
+    /// Tells running instances that are nobody's to stop (BIND-08).
+    pub(crate) fn stop_strays(&mut self, job_id: &JobId, out: &mut Effects) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        if !matches!(self.standing(job), Standing::Bound) {
+            return;
+        }
+        let now = self.now.mono;
+        let bound = job
+            .binding
+            .as_ref()
+            .map(|b| (b.role.clone(), b.node_id.clone()));
+        let strays: Vec<_> = history::runs(&job.seen)
+            .into_iter()
+            .filter(|run| run.state == RunState::Running)
+            .map(|run| (run.role, run.node_id))
+            .filter(|key| Some(key) != bound.as_ref() && self.is_running(&key.1))
+            .collect();
+        let mut sent = job.strays.clone();
+        sent.retain(|key, _| strays.contains(key));
+        for key in strays {
+            let again = sent.get(&key).map(|at| *at + STRAY_STOP_INTERVAL);
+            if again.is_none_or(|at| at <= now) {
+                let call = Call::StopJob {
+                    key: InstanceKey::new(job_id.clone(), key.0.clone()),
+                    node_id: key.1.clone(),
+                    grace_ms: None,
+                };
+                let purpose = Purpose::Tell {
+                    what: "stopping a stray instance",
+                    job_id: job_id.clone(),
+                };
+                self.send(call, purpose, out);
+                sent.insert(key, now);
+            }
+        }
+        self.keep_strays(job_id, sent);
+    }
+
+    /// A stray was told to stop at hydration.
+    pub(crate) fn note_stray_stopped(&mut self, job_id: &JobId, role: &Role, node_id: &NodeId) {
+        let now = self.now.mono;
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        let mut strays = job.strays.clone();
+        strays.insert((role.clone(), node_id.clone()), now);
+        self.keep_strays(job_id, strays);
+    }
+
+    fn keep_strays(&mut self, job_id: &JobId, strays: BTreeMap<(Role, NodeId), Mono>) {
+        let timer = Timer::StrayStop(job_id.clone());
+        match strays.values().min() {
+            Some(at) => {
+                let due = Due::Mono(*at + STRAY_STOP_INTERVAL);
+                self.timers.set(timer, due);
+            }
+            None => self.timers.stop(&timer),
+        }
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.strays = strays;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Why a job is where it is, or what it waits for.
+
+use std::fmt;
+
+use greenroom_placement::{Request, place_traced};
+use greenroom_types::{JobId, Millis, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::PlacementInfo;
+use crate::getters::DryRun;
+use crate::job::{BindingState, Cause, Standing};
+use crate::policy::Policy;
+use crate::timer::{Due, Timer};
+
+/// Everything that explains a job's place, or the lack of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The job.
+    pub job_id: JobId,
+    /// Where it stands; none for a job that is not in the mirror.
+    pub standing: Option<Standing>,
+    /// Its node.
+    pub node_id: Option<NodeId>,
+    /// How far it has come there.
+    pub binding: Option<BindingState>,
+    /// How it is placed next, or was placed.
+    pub cause: Cause,
+    /// The decision that put it there, with what was looked at.
+    pub record: Option<PlacementInfo>,
+    /// What the engine says now of a job that found no place.
+    pub trial: Option<DryRun>,
+    /// Time until its own timer tries it again.
+    pub waits_for: Option<Millis>,
+    /// Counted restarts within the trailing hour.
+    pub restarts: usize,
+    /// Its ceiling; none for `drop`.
+    pub restart_limit: Option<u32>,
+    /// Nodes left out for this job alone, and for how long.
+    pub excluded: Vec<(NodeId, Millis)>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Why this job is where it is, or what it waits for. Changes and counts nothing.
+    pub fn explain(&self, job_id: &JobId) -> Report {
+        let now = self.now.mono;
+        let mut report = Report {
+            job_id: job_id.clone(),
+            standing: None,
+            node_id: None,
+            binding: None,
+            cause: Cause::Launch,
+            record: None,
+            trial: None,
+            waits_for: None,
+            restarts: 0,
+            restart_limit: None,
+            excluded: Vec::new(),
+        };
+        let Some(job) = self.jobs.get(job_id) else {
+            return report;
+        };
+        let standing = self.standing(job);
+        if standing == Standing::Pending {
+            report.trial = self.trial(job_id);
+        }
+        report.standing = Some(standing);
+        report.cause = job.cause;
+        if let Some(binding) = &job.binding {
+            report.node_id = Some(binding.node_id.clone());
+            report.binding = Some(binding.state);
+            report.cause = binding.cause;
+        }
+        report.record.clone_from(&job.record);
+        report.waits_for = [
+            Timer::StartRetry(job_id.clone()),
+            Timer::RecoverySpacing(job_id.clone()),
+            Timer::LaunchGate(job_id.clone()),
+        ]
+        .iter()
+        .find_map(|timer| match self.timers.due(timer)? {
+            Due::Mono(at) => Some(at - now),
+            Due::Wall(_) => None,
+        });
+        report.restarts = job.restarts_at(now);
+        report.restart_limit = self
+            .spec(job_id)
+            .and_then(|spec| self.settings.ceilings.limit(&spec.requirements));
+        report.excluded = job
+            .excluded
+            .iter()
+            .filter(|(_, until)| **until > now)
+            .map(|(node_id, until)| (node_id.clone(), *until - now))
+            .collect();
+        report
+    }
+
+    /// The engine's answer for a pending job, in its own context.
+    fn trial(&self, job_id: &JobId) -> Option<DryRun> {
+        let spot = self.jobs.get(job_id)?.spot.as_ref()?;
+        let bundle = self.bundle(&spot.bundle_id)?;
+        let excluded = self.excluded_for(job_id);
+        let request = Request::new(&bundle, spot.replica_index, &spot.job_name)?
+            .of_job(job_id)
+            .in_context(self.context_of(job_id, &bundle))
+            .without(&excluded);
+        let (decision, trace) = place_traced(&self.fleet, &request);
+        Some(DryRun { decision, trace })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(standing) = &self.standing else {
+            return write!(f, "{}: not known", self.job_id);
+        };
+        write!(f, "{}: {standing}", self.job_id)?;
+        if let Some(node_id) = &self.node_id {
+            write!(f, " to {node_id}")?;
+        }
+        if let Some(left) = self.waits_for {
+            write!(f, ", tried again in {left}")?;
+        }
+        if self.restarts > 0 {
+            write!(f, ", {} restarts within the hour", self.restarts)?;
+            if let Some(limit) = self.restart_limit {
+                write!(f, " of {limit}")?;
+            }
+        }
+        let trace = self
+            .trial
+            .as_ref()
+            .map(|trial| &trial.trace)
+            .or_else(|| self.record.as_ref()?.trace.as_deref());
+        if let Some(trace) = trace {
+            write!(f, "\n{trace}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bound => f.write_str("bound"),
+            Self::NotPlacedByPolicy => f.write_str("not placed by the policy (no bundle job)"),
+            Self::Over => f.write_str("over"),
+            Self::Terminal { reason } => write!(f, "at its end: {reason}"),
+            Self::Dormant => f.write_str("dormant, waits for startBundleJob"),
+            Self::StoppedByRequest => f.write_str("stopped by request"),
+            Self::BundleUnknown => f.write_str("waits for its bundle to be announced"),
+            Self::SpecUnknown => f.write_str("its bundle has no such job"),
+            Self::BundleNotLive => f.write_str("its bundle is being deleted"),
+            Self::BundleBroken { reason } => write!(f, "its bundle is broken: {reason}"),
+            Self::Scheduled { at } => write!(f, "scheduled, placed at {at}"),
+            Self::StartRetry => f.write_str("waits after a failed start"),
+            Self::RecoverySpacing => f.write_str("waits, recoveries keep their distance"),
+            Self::Pending => f.write_str("found no place, waits for room"),
+        }
+    }
+}

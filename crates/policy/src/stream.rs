@@ -1,0 +1,246 @@
+//! What each event of the Manager's stream means, and the mirror of jobs (CALLB-05, CALLB-08, CALLB-16).
+
+use std::sync::Arc;
+
+use greenroom_types::JobId;
+use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::stream::StreamEvent;
+
+use crate::effect::{Callback, Effect, Effects};
+use crate::health::Rejection;
+use crate::job::{Cause, JobRecord, spot_of};
+use crate::policy::{Phase, Policy};
+use crate::timer::Timer;
+
+// === impl Policy ===
+
+impl Policy {
+    pub(crate) fn apply_stream(&mut self, event: StreamEvent, out: &mut Effects) {
+        if self.is_closed() {
+            return;
+        }
+        self.opened.get_or_insert(self.now);
+        if matches!(self.phase, Phase::Snapshot { .. }) {
+            self.collect(event, out);
+        } else {
+            self.apply_change(event, out);
+        }
+    }
+
+    fn apply_change(&mut self, event: StreamEvent, out: &mut Effects) {
+        match event {
+            StreamEvent::JobUpdated(job)
+            | StreamEvent::JobPending(job)
+            | StreamEvent::JobActive(job) => self.job_updated(&job, out),
+            StreamEvent::JobDeleted(job_id) => self.job_deleted(&job_id, out),
+            StreamEvent::JobOutOfWindow(job) => self.job_deleted(&job.job.job_id, out),
+            StreamEvent::NodeStarting { metadata, phase } => {
+                self.node_starting(&metadata, phase, out);
+            }
+            StreamEvent::NodeStarted { metadata, running }
+            | StreamEvent::NodeRunning {
+                metadata, running, ..
+            } => {
+                self.node_started(&metadata, &running, out);
+            }
+            StreamEvent::NodeStopping {
+                node_id,
+                reason,
+                detail,
+                provider_code,
+            } => {
+                self.node_stopping(&node_id, reason, &provider_code, &detail, out);
+            }
+            StreamEvent::NodeStopped { node_id } => self.node_stopped(&node_id, out),
+            StreamEvent::BundleUpdated(status) | StreamEvent::BundleActive(status) => {
+                self.bundle_updated(&status, out);
+            }
+            StreamEvent::BundleDeleted(bundle_id) => self.bundle_deleted(&bundle_id, out),
+            StreamEvent::NodeInventoryUpdated { node_id, inventory }
+            | StreamEvent::NodeInventorySnapshot { node_id, inventory } => {
+                self.node_inventory(&node_id, &inventory);
+            }
+            StreamEvent::NodeReachabilityChanged { node_id, reachable } => {
+                self.node_reachability(&node_id, reachable);
+            }
+            StreamEvent::NodeTagsUpdated { metadata, .. } => self.node_tags(&metadata),
+            StreamEvent::JobRejected {
+                node_id,
+                key,
+                start_id,
+                code,
+                reason,
+                inventory,
+            } => {
+                let rejection = Rejection {
+                    node_id,
+                    key,
+                    start_id,
+                    code,
+                    reason,
+                    inventory,
+                };
+                self.job_rejected(rejection, out);
+            }
+            StreamEvent::JobInfo(info) => out.callback(Callback::OnJobInfo(info)),
+            StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
+            StreamEvent::Heartbeat { .. } => {}
+            other => log_skipped(&other, out),
+        }
+    }
+}
+
+/// Events without a role here are logged and skipped (CALLB-16).
+pub(crate) fn log_skipped(event: &StreamEvent, out: &mut Effects) {
+    let text = match event {
+        StreamEvent::Unknown { number } => {
+            format!("skipped an event of a kind this version does not know (field {number})")
+        }
+        StreamEvent::ProviderHealthChange(health) => {
+            format!("skipped a change of a provider's health: {health:?}")
+        }
+        other => format!("skipped an event without a role here: {}", kind_of(other)),
+    };
+    out.push(Effect::Log { text });
+}
+
+/// Name of an event's kind, without its content.
+fn kind_of(event: &StreamEvent) -> String {
+    let text = format!("{event:?}");
+    text.split([' ', '(', '{'])
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+// === impl Policy: jobs ===
+
+impl Policy {
+    /// Takes a job into the mirror and files it under its bundle.
+    pub(crate) fn mirror_job(&mut self, seen: &Arc<JobWithHistory>) {
+        let job_id = seen.job.job_id.clone();
+        let spot = spot_of(seen);
+        let old_spot = self.jobs.get(&job_id).and_then(|job| job.spot.clone());
+        if old_spot != spot
+            && let Some(old) = &old_spot
+        {
+            self.detach(&job_id, old);
+        }
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            let redefined = job.seen.current_hash != seen.current_hash;
+            let woken = job.seen.job.is_dormant() && !seen.job.is_dormant();
+            let anew = seen.state == JobState::Pre;
+            if redefined || woken || anew {
+                job.resting = false;
+            }
+            // What was never lost, or is not to run for now, is launched when its time comes.
+            if job.binding.is_none() && (anew || seen.job.is_dormant()) {
+                job.cause = Cause::Launch;
+            }
+            if let Some(verdict) = &mut job.verdict {
+                verdict.echoed |= seen.terminal_state.is_some();
+                // Cleared at the Manager by hand (FAIL-03).
+                if verdict.echoed && seen.terminal_state.is_none() {
+                    job.verdict = None;
+                }
+            }
+            job.seen = Arc::clone(seen);
+            job.spot.clone_from(&spot);
+        } else {
+            let order = self.order();
+            self.jobs
+                .insert(job_id.clone(), JobRecord::new(Arc::clone(seen), order));
+        }
+        if let Some(spot) = &spot {
+            self.attach(&job_id, spot);
+            let terminal = self
+                .jobs
+                .get(&job_id)
+                .is_some_and(|job| job.terminal().is_some());
+            self.fleet.set_released(spot, terminal);
+        }
+    }
+
+    fn job_updated(&mut self, seen: &Arc<JobWithHistory>, out: &mut Effects) {
+        let job_id = seen.job.job_id.clone();
+        self.mirror_job(seen);
+        out.callback(Callback::OnJobUpdated {
+            job_id: job_id.clone(),
+            job: Arc::clone(seen),
+        });
+        self.note_tagged_stop(&job_id, out);
+        self.follow_binding(&job_id, out);
+        self.leave_if_unstarted(&job_id, out);
+        self.adopt_running(&job_id, out);
+        self.stop_strays(&job_id, out);
+        self.refresh(&job_id);
+    }
+
+    fn job_deleted(&mut self, job_id: &JobId, out: &mut Effects) {
+        if !self.jobs.contains_key(job_id) {
+            return;
+        }
+        let binding = self.unbind(job_id);
+        self.forget_job(job_id, out);
+        out.callback(Callback::OnJobDeleted {
+            job_id: job_id.clone(),
+        });
+        if let Some(binding) = binding {
+            self.release_single_use(&binding, out);
+        }
+        self.pending.wake();
+    }
+
+    /// Ends everything that was kept for a job.
+    fn forget_job(&mut self, job_id: &JobId, out: &mut Effects) {
+        for timer in [
+            Timer::ScheduledStart(job_id.clone()),
+            Timer::StartRetry(job_id.clone()),
+            Timer::RecoverySpacing(job_id.clone()),
+            Timer::LaunchGate(job_id.clone()),
+            Timer::VerdictRetry(job_id.clone()),
+            Timer::StrayStop(job_id.clone()),
+        ] {
+            self.timers.stop(&timer);
+        }
+        let Some(job) = self.jobs.remove(job_id) else {
+            return;
+        };
+        for node_id in job.excluded.into_keys() {
+            self.timers
+                .stop(&Timer::JobExclusion(job_id.clone(), node_id));
+        }
+        if let Some(key) = job.pending {
+            self.pending.remove(&key);
+        }
+        let Some(spot) = job.spot else { return };
+        // A job that is deleted wants its room no more (INTRA-05).
+        let known = self
+            .bundles
+            .get(&spot.bundle_id)
+            .is_some_and(|b| b.status.is_some());
+        self.fleet.set_released(&spot, known);
+        let decided = self
+            .bundles
+            .get(&spot.bundle_id)
+            .and_then(|bundle| bundle.tagged_stop.as_ref())
+            .is_some_and(|stop| stop.job_id == *job_id);
+        self.detach(job_id, &spot);
+        if decided {
+            self.next_tagged_stop(&spot.bundle_id, out);
+        }
+    }
+
+    /// The job whose tag decided the stop time is gone: the next one that has it decides.
+    fn next_tagged_stop(&mut self, bundle_id: &greenroom_types::BundleId, out: &mut Effects) {
+        if let Some(bundle) = self.bundles.get_mut(bundle_id) {
+            bundle.tagged_stop = None;
+        }
+        let mut jobs = self.jobs_of(bundle_id);
+        jobs.sort_by_key(|job_id| self.jobs.get(job_id).map(|job| job.order));
+        for job_id in jobs {
+            self.note_tagged_stop(&job_id, out);
+        }
+        self.review_stop_time(bundle_id, out);
+    }
+}
