@@ -6,8 +6,9 @@
 use std::{env, fs, path::PathBuf};
 
 const ROOT: &str = "../../proto";
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "health.proto",
+    "logs.proto",
     "manager.proto",
     "shared/error.proto",
     "worker.proto",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greenroom_ledger::{Command, Keeper, Ledger, Open, Order};
 use greenroom_proto::health::health_server::HealthServer;
+use greenroom_proto::logs::logs_server::LogsServer;
 use greenroom_proto::manager::manager_server::ManagerServer;
 use greenroom_store::{BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig};
 use tokio::net::TcpListener;
@@ -15,7 +16,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
 use crate::api::limits::OversizeLayer;
-use crate::api::{HealthApi, ManagerApi};
+use crate::api::{HealthApi, LogsApi, ManagerApi};
 use crate::clock::SystemClock;
 use crate::conductor::Conductor;
 use crate::engine::Engine;
@@ -126,6 +127,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         .http2_keepalive_timeout(Some(KEEPALIVE / 2))
         .add_service(service)
         .add_service(HealthServer::new(HealthApi::new(engine.clone())))
+        .add_service(LogsServer::new(LogsApi::new(engine.clone())))
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
             // An error means that the handle was dropped, which ends the Manager as well.
             let _ = closed.await;

@@ -28,6 +28,12 @@ pub mod health {
     tonic::include_proto!("grpc.health.v1");
 }
 
+/// `greenroom.logs`: what a job's services wrote.
+#[allow(missing_docs, clippy::all, clippy::nursery, clippy::pedantic)]
+pub mod logs {
+    tonic::include_proto!("greenroom.logs");
+}
+
 /// `norsk.api.manager`: the Manager's service and its messages.
 #[allow(missing_docs, clippy::all, clippy::nursery, clippy::pedantic)]
 pub mod manager {

@@ -6,6 +6,7 @@
 mod caller;
 mod health;
 pub(crate) mod limits;
+mod logs;
 mod pages;
 mod reads;
 mod register;
@@ -22,6 +23,7 @@ use greenroom_types::node::NodeInfo;
 use crate::engine::Engine;
 
 pub(crate) use health::HealthApi;
+pub(crate) use logs::LogsApi;
 
 /// `norsk.api.manager.Manager`.
 #[derive(Clone)]
