@@ -488,8 +488,7 @@ impl Fleet {
                 self.tiers[pool][tier].members.insert(slot);
             }
         }
-        let registered =
-            tier.is_some_and(|(pool, tier)| !self.pools[pool].tiers[tier].is_elastic());
+        let bought = tier.is_some_and(|(pool, tier)| self.pools[pool].tiers[tier].is_elastic());
         let node = &mut self.nodes[slot];
         node.pool = pool;
         node.tier = tier;
@@ -499,7 +498,7 @@ impl Fleet {
             .facts
             .as_ref()
             .is_some_and(|facts| facts.spare.is_some());
-        node.consumed |= is_spare && !node.bound.is_empty() && !registered;
+        node.consumed |= is_spare && !node.bound.is_empty() && bought;
         node.sum_up();
         self.claim_service_ports(slot);
     }

@@ -98,9 +98,9 @@ impl Fleet {
             });
         *self.jobs.entry(job_id.clone()).or_default().side(side) = Some(slot);
         self.seq += 1;
-        let provisioned = !self.is_registered(slot);
+        let bought = self.is_bought(slot);
         let entry = &mut self.nodes[slot];
-        entry.consumed |= provisioned
+        entry.consumed |= bought
             && entry
                 .facts
                 .as_ref()
@@ -223,11 +223,11 @@ impl Fleet {
             .get_mut(&job.replica_index)
     }
 
-    /// True for a machine that was not bought: it stands in the fixed tier of its pool.
-    fn is_registered(&self, slot: Slot) -> bool {
+    /// True for a machine that was bought: it stands in an elastic tier.
+    fn is_bought(&self, slot: Slot) -> bool {
         self.nodes[slot]
             .tier
-            .is_some_and(|(pool, tier)| !self.pools[pool].tiers[tier].is_elastic())
+            .is_some_and(|(pool, tier)| self.pools[pool].tiers[tier].is_elastic())
     }
 
     /// Nodes on which anything of a bundle is bound.

@@ -1,0 +1,15 @@
+//! The engine, requirement by requirement, and against an oracle written another way.
+
+mod build;
+mod buying;
+mod filter;
+mod gpu;
+mod intra;
+mod oracle;
+mod ports;
+mod rank;
+mod reservation;
+mod resilience;
+mod tiers;
+mod trace;
+mod validate;

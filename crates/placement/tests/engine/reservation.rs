@@ -1,0 +1,198 @@
+//! What is reserved, by whom, until when.
+
+use std::sync::Arc;
+
+use greenroom_placement::{Reason, Side};
+use greenroom_types::bundle::Bundle;
+
+use crate::build::*;
+
+fn world() -> World {
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("m", "own", 8.0);
+    world.node("n", "own", 8.0);
+    world
+}
+
+fn needy() -> Bundle {
+    bundle(
+        "b",
+        vec![with(job("e", 3.0), |job| {
+            job.requirements.required_cores = 2;
+            job.requirements.required_capabilities = vec![capability("sdi", 2, &[])];
+        })],
+    )
+}
+
+// spec: RESV-01
+#[test]
+fn bindings_reserve_capacity_cores_and_capabilities() {
+    let mut world = world();
+    let b = doubled(needy(), |_| {});
+    world.bind(&b, 0, "e", "n");
+    world.bind(&b, 1, "e", "n");
+    let reserved = world.fleet.reserved(&id("n")).unwrap();
+    assert_eq!((reserved.capacity, reserved.cores), (6.0, 4));
+    assert_eq!(reserved.capabilities["sdi"], 4);
+    assert_eq!(world.fleet.reserved(&id("m")).unwrap().capacity, 0.0);
+}
+
+// spec: RESV-02, DEC-10
+#[test]
+fn each_field_is_the_larger_of_reported_and_derived() {
+    let mut world = world();
+    world.offers("n", |it| {
+        it.reserved_capacity = 5.0;
+        it.reserved_cores = 1;
+        it.reserved_capabilities = vec![capability("sdi", 3, &[]), capability("ndi", 1, &[])];
+    });
+    world.bind(&needy(), 0, "e", "n");
+    let reserved = world.fleet.reserved(&id("n")).unwrap();
+    assert_eq!((reserved.capacity, reserved.cores), (5.0, 2));
+    assert_eq!(
+        (reserved.capabilities["sdi"], reserved.capabilities["ndi"]),
+        (3, 1)
+    );
+    assert_eq!(world.fleet.derived(&id("n")).unwrap().capacity, 3.0);
+    let f = bundle("f", vec![job("e", 3.5)]);
+    assert_eq!(
+        world.reason(&f, "e", "n"),
+        Some(Reason::InsufficientCapacity)
+    );
+}
+
+// spec: RESV-03, HARD-95
+#[test]
+fn a_moving_job_counts_on_both_nodes_until_the_end() {
+    let mut world = world();
+    let b = bundle("b", vec![job("e", 6.0)]);
+    world.bind(&b, 0, "e", "n");
+    world.bind_side(&b, 0, "e", "m", None, Side::MigrationTarget);
+    assert_eq!(world.fleet.node_of(&job_id(&b, 0, "e")), Some(&id("n")));
+    assert_eq!(
+        world
+            .fleet
+            .side_of(&job_id(&b, 0, "e"), Side::MigrationTarget),
+        Some(&id("m"))
+    );
+    let f = bundle("f", vec![job("e", 4.0)]);
+    for node in ["m", "n"] {
+        assert_eq!(
+            world.reason(&f, "e", node),
+            Some(Reason::InsufficientCapacity),
+            "{node}"
+        );
+    }
+    assert_eq!(world.fleet.promote(&job_id(&b, 0, "e")), Some(id("n")));
+    world.check();
+    assert_eq!(world.goes(&f, "e"), "n");
+    assert_eq!(world.fleet.node_of(&job_id(&b, 0, "e")), Some(&id("m")));
+    assert_eq!(
+        world
+            .fleet
+            .side_of(&job_id(&b, 0, "e"), Side::MigrationTarget),
+        None
+    );
+}
+
+// spec: RESV-04, BUNDLE-11
+#[test]
+fn a_binding_follows_its_bundle_and_outlives_it() {
+    let mut world = world();
+    let mut b = bundle("b", vec![job("e", 2.0)]);
+    let reserved = |world: &World| {
+        world.check();
+        world.fleet.reserved(&id("n")).unwrap().capacity
+    };
+    // Never known: counts nothing.
+    world.fleet.bind(
+        &job_id(&b, 0, "e"),
+        &job_ref(&b, 0, "e"),
+        &id("n"),
+        None,
+        Side::Binding,
+    );
+    assert_eq!(reserved(&world), 0.0);
+    world.fleet.set_bundle(&Arc::new(b.clone()));
+    assert_eq!(reserved(&world), 2.0);
+    b.jobs[0].requirements.required_capacity = 3.0;
+    world.fleet.set_bundle(&Arc::new(b.clone()));
+    assert_eq!(reserved(&world), 3.0, "new needs count at once");
+    b.jobs[0] = job("other", 1.0);
+    world.fleet.set_bundle(&Arc::new(b.clone()));
+    assert_eq!(
+        reserved(&world),
+        3.0,
+        "no longer in the bundle, still running"
+    );
+    world.fleet.remove_bundle(&b.bundle_id);
+    assert_eq!(reserved(&world), 3.0);
+    world.unbind(&b, 0, "e");
+    assert_eq!(reserved(&world), 0.0);
+}
+
+// spec: RESV-03, HARD-27
+#[test]
+fn a_decision_counts_for_the_next_one() {
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("m", "own", 4.0);
+    world.node("n", "own", 4.0);
+    world.bind(&bundle("b", vec![job("x", 2.0)]), 0, "x", "n");
+    let a = bundle("a", vec![job("e", 2.0), job("f", 2.0)]);
+    assert_eq!(went(&world.settle(&a, 0, "e")), "n", "the fuller one");
+    assert_eq!(went(&world.settle(&a, 0, "f")), "m");
+}
+
+#[test]
+fn bindings_are_found_by_job_and_listed_in_their_order() {
+    let mut world = world();
+    let b = bundle("b", vec![job("x", 0.0), job("y", 0.0), job("z", 0.0)]);
+    for name in ["z", "x", "y"] {
+        world.bind(&b, 0, name, "n");
+    }
+    let order = |world: &World, node: &str| -> Vec<String> {
+        let jobs = world.fleet.jobs_on(&id(node)).iter();
+        jobs.map(|bound| bound.job.job_name.to_string()).collect()
+    };
+    assert_eq!(order(&world, "n"), ["z", "x", "y"]);
+    world.bind(&b, 0, "z", "m");
+    assert_eq!(
+        order(&world, "n"),
+        ["x", "y"],
+        "a job that is bound again moves"
+    );
+    assert_eq!(world.fleet.node_of(&job_id(&b, 0, "z")), Some(&id("m")));
+    assert_eq!(world.fleet.node_of(&job_id(&b, 0, "nobody")), None);
+}
+
+// spec: PROV-05
+#[test]
+fn a_node_that_turns_out_smaller_just_takes_no_more() {
+    let mut world = World::new(vec![aws("cloud", &[shape("s", 4.0)])]);
+    world.prospective("p", "cloud", &shape("s", 4.0));
+    let a = bundle("a", vec![job("e", 3.0), job("f", 1.0)]);
+    world.bind(&a, 0, "e", "p");
+    world.fleet.set_inventory(&id("p"), Arc::new(offer(2.0)));
+    world.check();
+    assert_eq!(world.fleet.free_capacity(&id("p")), Some(-1.0));
+    assert_eq!(world.fleet.node_of(&job_id(&a, 0, "e")), Some(&id("p")));
+    assert_eq!(world.goes(&a, "f"), "+cloud/s");
+}
+
+#[test]
+fn a_forgotten_node_keeps_its_bindings_findable_until_they_go() {
+    let mut world = world();
+    let b = needy();
+    world.bind(&b, 0, "e", "n");
+    world.fleet.remove_node(&id("n"));
+    world.check();
+    assert!(!world.fleet.contains(&id("n")));
+    assert_eq!(world.goes(&bundle("f", vec![job("e", 1.0)]), "e"), "m");
+    assert_eq!(
+        world.fleet.unbind(&job_id(&b, 0, "e"), Side::Binding),
+        Some(id("n"))
+    );
+    world.node("o", "own", 1.0);
+    world.check();
+    assert_eq!(world.fleet.nodes().count(), 2);
+}
