@@ -283,8 +283,12 @@ async fn a_copy_from_a_given_up_history_is_not_joined_to_the_log() {
     fill(&store, "old", 5).await;
     store.shutdown().await.expect("shutdown");
     drop(store);
-    // Another start, so that both histories use the same terms.
+    // Two more starts, so that the same term stands at the same index in both histories.
     let (store, _, _) = open(dir.path()).await;
+    store.shutdown().await.expect("shutdown");
+    drop(store);
+    let (store, _, _) = open(dir.path()).await;
+    let given_up_term = store.info().expect("info").term;
     fill(&store, "old", 2).await;
     store.backup(&stray).await.expect("backup");
     store.shutdown().await.expect("shutdown");
@@ -296,6 +300,7 @@ async fn a_copy_from_a_given_up_history_is_not_joined_to_the_log() {
     let (store, _, report) = open(dir.path()).await;
     assert_eq!(report.identity.generation, 2);
     fill(&store, "new", 40).await;
+    assert_eq!(store.info().expect("info").term, given_up_term);
     store.shutdown().await.expect("shutdown");
     drop(store);
     // The log of generation 2 covers the stray copy's index, in another history.
