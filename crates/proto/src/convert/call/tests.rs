@@ -359,7 +359,6 @@ fn every_call_has_the_minor_of_its_group() {
     assert_eq!(minor_of_call("NoSuchCall"), None);
 }
 
-// spec: API-07
 #[test]
 fn equal_requests_have_equal_bodies_and_others_do_not() {
     let one = create(&job());

@@ -110,7 +110,6 @@ fn a_published_client_gets_the_published_kinds_of_history() {
     );
 }
 
-// spec: EVT-08
 #[test]
 fn the_newest_entries_of_a_history_are_sent() {
     let kinds: Vec<_> = (0..150).map(|_| HistoryKind::Created).collect();
@@ -247,7 +246,6 @@ fn forms_that_share_an_encoding_have_equal_bytes_and_others_do_not() {
     }
 }
 
-// spec: EVT-04
 #[test]
 fn every_event_carries_epoch_seq_and_time() {
     let event = stamped(StreamEvent::JobDeleted("j".into()));

@@ -1,0 +1,190 @@
+//! One connection to one member: dialling, Hello, and the sign that it broke.
+//!
+//! The status channel that brings the Hello stays open: its end is how a link learns that its member
+//! went away, also while no call is under way. The log lines that come over it are dropped.
+
+use std::time::Duration;
+
+use greenroom_proto::convert::call::{PROTOCOL_MAJOR, PROTOCOL_METADATA};
+use greenroom_proto::manager;
+use greenroom_proto::manager::manager_client::ManagerClient;
+use greenroom_proto::manager::norsk_status_event::Message;
+use tonic::metadata::MetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::UrlFailure;
+use crate::version::{HelloInfo, Protocol};
+
+/// The generated client, announcing this SDK's protocol with each call (SDK-02, HELLO-02).
+///
+/// ```no_run
+/// use greenroom_sdk::RawClient;
+/// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+/// let raw: RawClient = client.raw()?;
+/// # Ok(())
+/// # }
+/// ```
+pub type RawClient = ManagerClient<InterceptedService<Channel, Announce>>;
+
+/// Where a client's connection stands (SDK-07).
+///
+/// ```no_run
+/// # fn example(client: &greenroom_sdk::Client) -> bool {
+/// client.state() == greenroom_sdk::ConnectionState::Ready
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// Not begun.
+    Idle,
+    /// A member is being dialled.
+    Connecting,
+    /// A Hello was had.
+    Ready,
+    /// The connection broke, or no member answered; it is tried again.
+    TransientFailure,
+    /// Closed for good.
+    Shutdown,
+}
+
+/// Adds `greenroom-protocol` to each request; a part of [`RawClient`]'s name.
+///
+/// ```no_run
+/// use greenroom_sdk::{Announce, RawClient};
+/// # fn example(_: Announce, raw: RawClient) {}
+/// ```
+#[derive(Clone, Debug)]
+pub struct Announce(MetadataValue<tonic::metadata::Ascii>);
+
+/// Largest answer taken: a page of 500 nodes with inventories, or a job with 10 000 entries of
+/// history, is far above tonic's default of 4 MiB.
+pub(crate) const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// A live connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    /// Grows with each connection of the client.
+    pub(crate) number: u64,
+    /// Which of the urls.
+    pub(crate) url: usize,
+    pub(crate) hello: HelloInfo,
+    pub(crate) channel: Channel,
+}
+
+/// The open status channel of a link.
+pub(crate) type Pulse = tonic::Streaming<manager::NorskStatusEvent>;
+
+// === impl Announce ===
+
+impl Announce {
+    pub(crate) fn ours() -> Self {
+        let text = Protocol::OURS.to_string();
+        // Digits and a dot are always a header value.
+        Self(MetadataValue::try_from(text).unwrap_or_else(|_| MetadataValue::from_static("1.0")))
+    }
+}
+
+impl Interceptor for Announce {
+    fn call(
+        &mut self,
+        mut request: tonic::Request<()>,
+    ) -> Result<tonic::Request<()>, tonic::Status> {
+        request
+            .metadata_mut()
+            .insert(PROTOCOL_METADATA, self.0.clone());
+        Ok(request)
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Dials a url and waits for its Hello, both within `timeout`.
+    pub(crate) async fn dial(
+        number: u64,
+        urls: &[String],
+        url: usize,
+        timeout: Duration,
+    ) -> Result<(Self, Pulse), UrlFailure> {
+        let text = &urls[url];
+        let dialled = tokio::time::timeout(timeout, Self::hello(text, timeout)).await;
+        let failure = |cause: String| UrlFailure {
+            url: text.clone(),
+            cause,
+        };
+        let (channel, hello, pulse) = match dialled {
+            Ok(result) => result.map_err(failure)?,
+            Err(_) => {
+                return Err(failure(format!(
+                    "no Hello within {} ms",
+                    timeout.as_millis()
+                )));
+            }
+        };
+        if hello.protocol.major != PROTOCOL_MAJOR {
+            return Err(failure(format!(
+                "the server speaks protocol {}, this client {}: the majors differ",
+                hello.protocol,
+                Protocol::OURS
+            )));
+        }
+        let link = Self {
+            number,
+            url,
+            hello,
+            channel,
+        };
+        Ok((link, pulse))
+    }
+
+    async fn hello(url: &str, timeout: Duration) -> Result<(Channel, HelloInfo, Pulse), String> {
+        let endpoint = Endpoint::from_shared(url.to_owned())
+            .map_err(|error| explain(&error))?
+            .connect_timeout(timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .keep_alive_while_idle(true);
+        let channel = endpoint.connect().await.map_err(|error| explain(&error))?;
+        let mut pulse = raw(channel.clone())
+            .create_status_channel(())
+            .await
+            .map_err(|status| format!("no status channel: {}", status.message()))?
+            .into_inner();
+        match pulse.message().await {
+            Ok(Some(manager::NorskStatusEvent {
+                message: Some(Message::Hello(hello)),
+            })) => Ok((channel, HelloInfo::read(hello), pulse)),
+            Ok(Some(_)) => Err("the status channel did not begin with a Hello".to_owned()),
+            Ok(None) => Err("the status channel ended before a Hello".to_owned()),
+            Err(status) => Err(format!("no Hello: {}", status.message())),
+        }
+    }
+
+    pub(crate) fn raw(&self) -> RawClient {
+        raw(self.channel.clone())
+    }
+}
+
+/// Reads a status channel until it ends.
+pub(crate) async fn until_silent(mut pulse: Pulse) {
+    while let Ok(Some(_)) = pulse.message().await {}
+}
+
+fn raw(channel: Channel) -> RawClient {
+    ManagerClient::with_interceptor(channel, Announce::ours())
+        .max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+/// An error with the causes behind it, which tonic's own text leaves out.
+fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
