@@ -5,6 +5,8 @@
 //! instant comes beside it, at [`crate::Ledger::apply`]. News that is passed on and not stored
 //! (job info, heartbeats, lease refreshes) is no command.
 
+use std::fmt;
+
 use greenroom_types::call::Call;
 use greenroom_types::{BundleId, NodeId, StartId, Wall};
 use serde::{Deserialize, Serialize};
@@ -76,7 +78,7 @@ pub struct Called {
 }
 
 /// Random material, drawn by the proposer for every call. Each field is used at most once.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fresh {
     /// 32 hexadecimal digits: the start id, or the source of a bundle id, batch id or suffix.
@@ -86,7 +88,7 @@ pub struct Fresh {
 }
 
 /// A worker presents a slot's token (LOCAL-05).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Register {
     /// The token. Secret.
@@ -105,7 +107,7 @@ pub struct Register {
 }
 
 /// What an accepted [`Register`] answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Registered {
     /// Id of the slot's node.
@@ -152,4 +154,39 @@ pub enum Due {
     },
     /// A stopped node leaves the record (MNODE-18).
     ForgetNode(NodeId),
+}
+
+// What is secret prints as stars in every form made for people (SEC-12).
+
+const STARS: &str = "***";
+
+impl fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fresh")
+            .field("id", &self.id)
+            .field("token", &STARS)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Register")
+            .field("token", &STARS)
+            .field("address", &self.address)
+            .field("machine_id", &self.machine_id)
+            .field("public_key", &self.public_key)
+            .field("key", &STARS)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("node_id", &self.node_id)
+            .field("key", &STARS)
+            .field("first_use", &self.first_use)
+            .finish()
+    }
 }

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_types::call::{CallResult, Refusal, Reply, Status};
+use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 
 use crate::change::{Applied, Row};
-use crate::command::{Command, Open};
+use crate::command::{Command, Due, Open};
 use crate::config::Config;
 use crate::out::Out;
 use crate::rows::LoadError;
@@ -60,11 +60,18 @@ impl Ledger {
         let mut out = Out::new(at);
         let outcome = match command {
             Command::Open(open) => self.apply_open(&mut out, open),
-            other => Err(Refusal::new(
-                Status::Unimplemented,
-                "not_served",
-                format!("{other:?} is not served"),
-            )),
+            Command::Call(called) => self.apply_called(&mut out, *called),
+            Command::Register(register) => self.apply_register(&mut out, register),
+            Command::Link { node_id, link } => self.apply_link(&mut out, &node_id, link),
+            Command::Report {
+                node_id,
+                report_id,
+                report,
+            } => self.apply_report(&mut out, &node_id, report_id, *report),
+            Command::Provider { node_id, finding } => {
+                self.apply_finding(&mut out, &node_id, finding)
+            }
+            Command::Tick(due) => self.apply_due(&mut out, due),
         };
         self.finish(out, outcome)
     }
@@ -79,5 +86,16 @@ impl Ledger {
         }
         out.meta = true;
         Ok(Reply::Done)
+    }
+
+    fn apply_due(&mut self, out: &mut Out, due: Due) -> CallResult {
+        match due {
+            Due::ProvisionUnanswered(start_id) => self.provision_unanswered(out, &start_id),
+            Due::UnreachableOver(start_id) => self.unreachable_over(out, &start_id),
+            Due::BundleStop { bundle_id, stop_at } => {
+                self.stop_time_reached(out, &bundle_id, stop_at)
+            }
+            Due::ForgetNode(node_id) => self.forget_node(out, &node_id),
+        }
     }
 }

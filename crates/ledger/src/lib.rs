@@ -5,23 +5,38 @@
 //! replicated: [`Keeper`] owns the deadlines, [`Subscriber`] one client's view of the changes. The
 //! Manager drives all three with real clocks and sockets, the simulator in virtual time.
 
+mod bundle;
+mod call;
 mod change;
 mod command;
 mod config;
+mod hash;
+mod history;
+mod instance;
+mod job;
 mod keeper;
 mod ledger;
+mod migration;
+mod node;
 mod order;
 mod out;
+mod prefetch;
 mod read;
+mod reconcile;
+mod refuse;
 mod report;
+mod reports;
 mod rows;
 mod search;
+mod slot;
 mod state;
 mod subscriber;
+mod tags;
 
 pub use change::{Applied, Change, Row, RowChange, Subject, What};
 pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered};
 pub use config::{Config, Limits, Provider};
+pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
 pub use ledger::Ledger;
 pub use order::{MachineSpec, MigrationStep, Order, ProviderTask, WorkerJob, WorkerOrder};

@@ -24,6 +24,8 @@ pub(crate) struct Out {
     pub(crate) bundles: BTreeSet<BundleId>,
     pub(crate) tombstones: BTreeSet<StartId>,
     pub(crate) requests: BTreeSet<String>,
+    /// Instances to look at again although nothing in them changed.
+    pub(crate) touched: BTreeSet<StartId>,
     /// History rows written or removed.
     pub(crate) entries: BTreeSet<(JobId, u64)>,
     pub(crate) jobs: BTreeSet<JobId>,
@@ -54,6 +56,7 @@ impl Out {
             bundles: BTreeSet::new(),
             tombstones: BTreeSet::new(),
             requests: BTreeSet::new(),
+            touched: BTreeSet::new(),
             entries: BTreeSet::new(),
             jobs: BTreeSet::new(),
             announced: Vec::new(),
@@ -64,6 +67,17 @@ impl Out {
     /// An event that is the same for every subscriber.
     pub(crate) fn event(&mut self, event: StreamEvent) {
         self.announced.push(Announced::Event(event));
+    }
+
+    /// Keeps a place for an event that is to be told before what follows.
+    pub(crate) fn reserve(&mut self) -> usize {
+        self.announced.push(Announced::Withdrawn);
+        self.announced.len() - 1
+    }
+
+    /// Fills a place that was kept.
+    pub(crate) fn fill(&mut self, place: usize, event: StreamEvent) {
+        self.announced[place] = Announced::Event(event);
     }
 
     /// A job changed. However often in one commit, it is told once, at the place of the first time,
@@ -119,12 +133,13 @@ impl Ledger {
             });
         }
         let rows = self.rows_of(&out);
+        out.touched.extend(out.instances.iter().cloned());
         let touched = out
             .nodes
             .iter()
             .cloned()
             .map(Subject::Node)
-            .chain(out.instances.iter().cloned().map(Subject::Instance))
+            .chain(out.touched.into_iter().map(Subject::Instance))
             .chain(out.bundles.iter().cloned().map(Subject::Bundle))
             .collect();
         Applied {

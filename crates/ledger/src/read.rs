@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom_types::bundle::{BundleJobStatus, BundleStatus};
+use greenroom_types::bundle::{Bundle, BundleJobStatus, BundleStatus};
 use greenroom_types::call::ClusterNode;
 use greenroom_types::job::JobWithHistory;
 use greenroom_types::node::{InstanceKey, NodeInfo, NodeState, RunningJob};
@@ -160,6 +160,16 @@ impl Ledger {
             jobs,
             lease_expires_at: None,
         })
+    }
+
+    /// Ids of all bundles, in order.
+    pub fn bundle_ids(&self) -> impl Iterator<Item = &BundleId> {
+        self.bundles.keys()
+    }
+
+    /// A bundle as stored.
+    pub fn bundle_record(&self, bundle_id: &BundleId) -> Option<&Arc<Bundle>> {
+        self.bundles.get(bundle_id).map(|record| &record.bundle)
     }
 
     /// Every slot that is not being removed, with its token in clear: masking it is the caller's

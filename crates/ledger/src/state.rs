@@ -78,6 +78,8 @@ pub struct Instance {
     pub known_hash: i64,
     /// Hash of each field that takes effect at a start, as it was at this one (JOB-07).
     pub launched: BTreeMap<String, u64>,
+    /// Aborts of migrations that wait for its node to be heard again (DECM-10).
+    pub aborts: Vec<(MigrationId, String)>,
     /// Migration signals passed on (MGR-11).
     pub signals: BTreeSet<(MigrationId, String)>,
     /// Role and node as last known, for entries after the node's record is gone (HIST-03).
@@ -190,7 +192,7 @@ pub struct Notice {
 }
 
 /// A registered place for an owned server.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slot {
     /// Its node.
@@ -260,6 +262,22 @@ pub(crate) struct Recorded {
     pub at: Wall,
 }
 
+// === impl Slot ===
+
+impl std::fmt::Debug for Slot {
+    /// Without token and key (SEC-12).
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot")
+            .field("node_id", &self.node_id)
+            .field("node_name", &self.node_name)
+            .field("token_used", &self.token_used)
+            .field("machine_id", &self.machine_id)
+            .field("address", &self.address)
+            .field("leaving", &self.leaving)
+            .finish_non_exhaustive()
+    }
+}
+
 // === impl Instance ===
 
 impl Instance {
@@ -307,6 +325,16 @@ impl Node {
     /// Its worker said hello and is heard.
     pub fn is_running(&self) -> bool {
         self.state == NodeState::Running
+    }
+
+    /// It was given up and may still come back (MNODE-13).
+    pub fn awaits_return(&self) -> bool {
+        self.given_up && (self.state == NodeState::Stopping || !self.is_elastic())
+    }
+
+    /// A stream to its worker is to be held, or sought.
+    pub fn wants_stream(&self) -> bool {
+        self.is_wanted() || self.awaits_return()
     }
 
     /// Name of its provider in settings.

@@ -3,13 +3,37 @@
 //! Pure: it holds what the subscriber was shown and what waits to come into its window; queues,
 //! sockets and heartbeats are the driver's.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use greenroom_types::call::Refusal;
-use greenroom_types::stream::{ProviderHealth, Stamped};
-use greenroom_types::{Mono, Now};
+use greenroom_types::job::{HistoryKind, JobState, JobWithHistory};
+use greenroom_types::node::NodeState;
+use greenroom_types::stream::{ProviderHealth, Stamped, StreamEvent};
+use greenroom_types::{JobId, Millis, Mono, Now, Wall};
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::{Change, What};
 use crate::ledger::Ledger;
+use crate::refuse::invalid;
+
+/// Longest pending window, in seconds (WINDOW-01).
+const WINDOW_MAX_S: i64 = 31_536_000;
+/// Entries of a history that are sent unless another number was asked for (EVT-08).
+const HISTORY: usize = 100;
+/// A step back of the wall clock above this takes shown jobs away (WINDOW-06).
+const STEP_BACK_MS: i64 = 60_000;
+/// Words of `include` (EVT-20).
+const KINDS: [&str; 8] = [
+    "jobs",
+    "nodes",
+    "bundles",
+    "inventory",
+    "migration",
+    "audit",
+    "leases",
+    "cluster",
+];
 
 /// What a subscriber asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +53,23 @@ pub struct Wish {
 #[derive(Clone, Debug)]
 pub struct Subscriber {
     wish: Wish,
+    /// Jobs it was shown and was not told the end of; with a start time for those that are pending.
+    shown: BTreeMap<JobId, Shown>,
+    /// Pending jobs beyond its window.
+    beyond: BTreeMap<JobId, Arc<JobWithHistory>>,
+    /// The same by the start that brings them in.
+    by_start: BTreeSet<(Wall, JobId)>,
+    clock: Now,
+}
+
+#[derive(Clone, Debug)]
+enum Shown {
+    /// Started, or without a start time: the window does not matter to it.
+    Always,
+    /// Completed or failed, and told so.
+    Ended,
+    /// Pending, with this start.
+    Until(Wall, Arc<JobWithHistory>),
 }
 
 // === impl Subscriber ===
@@ -36,7 +77,34 @@ pub struct Subscriber {
 impl Subscriber {
     /// Checks the wish.
     pub fn new(wish: Wish) -> Result<Self, Refusal> {
-        Ok(Self { wish })
+        if !(0..=WINDOW_MAX_S).contains(&wish.pending_window_s) {
+            return Err(invalid(
+                "bad_window",
+                format!(
+                    "pending_window_s is {}: it must be 0 to {WINDOW_MAX_S}",
+                    wish.pending_window_s
+                ),
+            )
+            .with("path", "pending_window_s"));
+        }
+        if let Some(word) = wish
+            .include
+            .iter()
+            .find(|word| !KINDS.contains(&word.as_str()))
+        {
+            return Err(invalid(
+                "unknown_kind",
+                format!("include names {word:?}: use {}", KINDS.join(", ")),
+            )
+            .with("path", "include"));
+        }
+        Ok(Self {
+            wish,
+            shown: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            by_start: BTreeSet::new(),
+            clock: Now::default(),
+        })
     }
 
     /// The whole state in the order of EVT-02, ending with InitialDataComplete; every event carries
@@ -47,26 +115,318 @@ impl Subscriber {
         ledger: &Ledger,
         health: Vec<ProviderHealth>,
     ) -> Vec<Stamped> {
-        let _ = (now, ledger, health, &self.wish);
-        Vec::new()
+        self.shown.clear();
+        self.beyond.clear();
+        self.by_start.clear();
+        self.clock = now;
+        let mut events = Vec::new();
+        node_events(ledger, &mut events);
+        let in_state = |state| ledger.jobs().filter(move |job| job.view.state == state);
+        for job in in_state(JobState::Active) {
+            self.show(&job.view);
+            events.push(StreamEvent::JobActive(self.cut(&job.view)));
+        }
+        for job in in_state(JobState::Pre) {
+            if self.in_window(&job.view, now.wall) {
+                self.show(&job.view);
+                events.push(StreamEvent::JobPending(self.cut(&job.view)));
+            } else {
+                self.keep_beyond(&job.view);
+            }
+        }
+        if self.wish.client_protocol > 0 {
+            events.extend(
+                ledger
+                    .bundles()
+                    .map(|bundle| StreamEvent::BundleActive(Arc::new(bundle))),
+            );
+            events.extend(ledger.nodes().filter_map(|node| {
+                Some(StreamEvent::NodeInventorySnapshot {
+                    node_id: node.metadata.node_id.clone(),
+                    inventory: node.inventory.clone()?,
+                })
+            }));
+        }
+        let published = self.wish.client_protocol == 0;
+        events.push(StreamEvent::InitialDataComplete(
+            health
+                .into_iter()
+                .filter(|health| {
+                    !published || matches!(health, ProviderHealth::Aws(_) | ProviderHealth::Oci(_))
+                })
+                .collect(),
+        ));
+        events
+            .into_iter()
+            .filter(|event| self.wants(event))
+            .map(|event| Stamped {
+                seq: ledger.seq(),
+                at: now.wall,
+                event,
+            })
+            .collect()
     }
 
     /// What this subscriber is sent for a change: nothing or one event.
     pub fn on_change(&mut self, now: Now, change: &Change) -> Option<Stamped> {
-        let _ = (now, change);
-        None
+        let event = match &change.what {
+            What::Job(view) => self.job_event(now.wall, view)?,
+            What::JobDeleted(job_id) => {
+                self.drop_beyond(job_id);
+                self.shown.remove(job_id)?;
+                StreamEvent::JobDeleted(job_id.clone())
+            }
+            What::Event(event) => event.clone(),
+        };
+        self.wants(&event).then_some(Stamped {
+            seq: change.seq,
+            at: change.at,
+            event,
+        })
     }
 
     /// When the passing of time alone next shows it a job.
     pub fn next_due(&self, now: Now) -> Option<Mono> {
-        let _ = now;
-        None
+        let (start, _) = self.by_start.first()?;
+        let ahead = start.since(now.wall.plus(self.window_ms())).max(0);
+        Some(now.mono + Millis(ahead.unsigned_abs()))
     }
 
     /// What the passing of time, or a step of the wall clock, shows it; `seq` is that of the latest
-    /// commit (WINDOW-03).
+    /// commit (WINDOW-03). To be called when due, and at least once a second.
     pub fn on_time(&mut self, now: Now, seq: u64) -> Vec<Stamped> {
-        let _ = (now, seq);
-        Vec::new()
+        let passed = i64::try_from((now.mono - self.clock.mono).0).unwrap_or(i64::MAX);
+        let step = now.wall.since(self.clock.wall).saturating_sub(passed);
+        self.clock = now;
+        let mut events = Vec::new();
+        let edge = now.wall.plus(self.window_ms());
+        if step < -STEP_BACK_MS {
+            let left: Vec<_> = self
+                .shown
+                .iter()
+                .filter_map(|(id, shown)| match shown {
+                    Shown::Until(start, view) if *start > edge => Some((id.clone(), view.clone())),
+                    _ => None,
+                })
+                .collect();
+            for (job_id, view) in left {
+                self.shown.remove(&job_id);
+                self.keep_beyond(&view);
+                events.push(StreamEvent::JobOutOfWindow(self.cut(&view)));
+            }
+        }
+        while let Some((start, job_id)) = self.by_start.first().cloned() {
+            if start > edge {
+                break;
+            }
+            let Some(view) = self.drop_beyond(&job_id) else {
+                break;
+            };
+            self.show(&view);
+            events.push(StreamEvent::JobPending(self.cut(&view)));
+        }
+        events
+            .into_iter()
+            .filter(|event| self.wants(event))
+            .map(|event| Stamped {
+                seq,
+                at: now.wall,
+                event,
+            })
+            .collect()
+    }
+
+    /// Exactly one event for a job that changed, or none (WINDOW-02, WINDOW-04, WINDOW-05).
+    fn job_event(&mut self, now: Wall, view: &Arc<JobWithHistory>) -> Option<StreamEvent> {
+        let job_id = &view.job.job_id;
+        self.drop_beyond(job_id);
+        let before = self.shown.remove(job_id);
+        match view.state {
+            JobState::Active => {
+                self.show(view);
+                Some(StreamEvent::JobUpdated(self.cut(view)))
+            }
+            // Told to those who were shown the job, and only to them.
+            JobState::Post => before.map(|_| {
+                self.shown.insert(job_id.clone(), Shown::Ended);
+                StreamEvent::JobUpdated(self.cut(view))
+            }),
+            JobState::Pre => {
+                // A small step of the clock takes nothing away; only a moved start does (WINDOW-06).
+                let unmoved = matches!(
+                    &before,
+                    Some(Shown::Until(start, _)) if Some(*start) == view.job.start_date_time
+                );
+                let within = unmoved || self.in_window(view, now);
+                if !within {
+                    self.keep_beyond(view);
+                    return before.map(|_| StreamEvent::JobOutOfWindow(self.cut(view)));
+                }
+                self.show(view);
+                Some(match before {
+                    Some(Shown::Always | Shown::Until(..)) => {
+                        StreamEvent::JobUpdated(self.cut(view))
+                    }
+                    Some(Shown::Ended) | None => StreamEvent::JobPending(self.cut(view)),
+                })
+            }
+        }
+    }
+
+    fn window_ms(&self) -> i64 {
+        self.wish.pending_window_s * 1000
+    }
+
+    fn in_window(&self, view: &JobWithHistory, now: Wall) -> bool {
+        view.job
+            .start_date_time
+            .is_none_or(|start| start <= now.plus(self.window_ms()))
+    }
+
+    fn show(&mut self, view: &Arc<JobWithHistory>) {
+        let shown = match (view.state, view.job.start_date_time) {
+            (JobState::Pre, Some(start)) => Shown::Until(start, view.clone()),
+            _ => Shown::Always,
+        };
+        self.shown.insert(view.job.job_id.clone(), shown);
+    }
+
+    fn keep_beyond(&mut self, view: &Arc<JobWithHistory>) {
+        if let Some(start) = view.job.start_date_time {
+            let job_id = view.job.job_id.clone();
+            self.by_start.insert((start, job_id.clone()));
+            self.beyond.insert(job_id, view.clone());
+        }
+    }
+
+    fn drop_beyond(&mut self, job_id: &JobId) -> Option<Arc<JobWithHistory>> {
+        let view = self.beyond.remove(job_id)?;
+        if let Some(start) = view.job.start_date_time {
+            self.by_start.remove(&(start, job_id.clone()));
+        }
+        Some(view)
+    }
+
+    /// The job with as much of its history as was asked for, and without what the subscriber's
+    /// protocol does not have (EVT-08, HIST-01).
+    fn cut(&self, view: &Arc<JobWithHistory>) -> Arc<JobWithHistory> {
+        let limit = match self.wish.history_limit {
+            None => HISTORY,
+            Some(0) => usize::MAX,
+            Some(limit) => limit as usize,
+        };
+        let published = self.wish.client_protocol == 0;
+        let fits = view.history.len() <= limit
+            && !(published && view.history.iter().any(|entry| is_added(&entry.kind)));
+        if fits {
+            return view.clone();
+        }
+        let mut entries: Vec<_> = view
+            .history
+            .iter()
+            .rev()
+            .filter(|entry| !(published && is_added(&entry.kind)))
+            .take(limit)
+            .cloned()
+            .collect();
+        entries.reverse();
+        let left_out = view.history.len() - entries.len();
+        Arc::new(JobWithHistory {
+            job: view.job.clone(),
+            state: view.state,
+            current_hash: view.current_hash,
+            terminal_state: view.terminal_state.clone(),
+            pending_restart: view.pending_restart.clone(),
+            history: entries,
+            dropped_entries: view
+                .dropped_entries
+                .saturating_add(u32::try_from(left_out).unwrap_or(u32::MAX)),
+        })
+    }
+
+    /// True for a kind that its protocol has and that it asked for.
+    fn wants(&self, event: &StreamEvent) -> bool {
+        let (minor, kind) = minor_and_kind(event);
+        minor <= self.wish.client_protocol
+            && (self.wish.include.is_empty()
+                || kind.is_empty()
+                || self.wish.include.iter().any(|word| word == kind))
+    }
+}
+
+fn node_events(ledger: &Ledger, events: &mut Vec<StreamEvent>) {
+    for node in ledger.nodes() {
+        let running = |reachable| StreamEvent::NodeRunning {
+            metadata: node.metadata.clone(),
+            running: node.running.clone(),
+            instances: ledger.running_jobs_on(&node.metadata.node_id),
+            reachable,
+        };
+        match node.state {
+            NodeState::Starting => events.push(StreamEvent::NodeStarting {
+                metadata: node.metadata.clone(),
+                phase: Some(node.phase),
+            }),
+            NodeState::Running => events.push(running(true)),
+            NodeState::Unreachable => events.push(running(false)),
+            NodeState::Stopping => {
+                events.push(running(false));
+                if let Some(stop) = &node.stop {
+                    events.push(StreamEvent::NodeStopping {
+                        node_id: node.metadata.node_id.clone(),
+                        reason: stop.reason,
+                        detail: stop.detail.clone(),
+                        provider_code: stop.code.clone(),
+                    });
+                }
+            }
+            NodeState::Stopped => {}
+        }
+    }
+}
+
+/// Kinds of history entries that the published client does not have.
+const fn is_added(kind: &HistoryKind) -> bool {
+    matches!(
+        kind,
+        HistoryKind::Failed { .. } | HistoryKind::Prepared(_) | HistoryKind::Rejected { .. }
+    )
+}
+
+/// The minor at which a kind arrived (EVT-06, EVT-07), and its word in `include`; no word for what
+/// everybody gets.
+const fn minor_and_kind(event: &StreamEvent) -> (u32, &'static str) {
+    match event {
+        StreamEvent::JobActive(_)
+        | StreamEvent::JobPending(_)
+        | StreamEvent::JobUpdated(_)
+        | StreamEvent::JobDeleted(_)
+        | StreamEvent::JobOutOfWindow(_)
+        | StreamEvent::JobInfo(_) => (0, "jobs"),
+        StreamEvent::NodeRunning { .. }
+        | StreamEvent::NodeStarting { .. }
+        | StreamEvent::NodeStarted { .. }
+        | StreamEvent::NodeStopping { .. }
+        | StreamEvent::NodeStopped { .. }
+        | StreamEvent::ProviderHealthChange(_) => (0, "nodes"),
+        StreamEvent::InitialDataComplete(_) => (0, ""),
+        StreamEvent::JobRejected { .. } | StreamEvent::JobPrepared { .. } => (1, "jobs"),
+        StreamEvent::BundleActive(_)
+        | StreamEvent::BundleUpdated(_)
+        | StreamEvent::BundleDeleted(_) => (1, "bundles"),
+        StreamEvent::NodeInventorySnapshot { .. } | StreamEvent::NodeInventoryUpdated { .. } => {
+            (1, "inventory")
+        }
+        StreamEvent::NodeReachabilityChanged { .. }
+        | StreamEvent::NodeTagsUpdated { .. }
+        | StreamEvent::NodeInterruptionNotice { .. } => (1, "nodes"),
+        StreamEvent::Heartbeat { .. }
+        | StreamEvent::EventsLost { .. }
+        | StreamEvent::StreamResumed { .. }
+        | StreamEvent::Unknown { .. } => (1, ""),
+        StreamEvent::AuditAppended(_) => (1, "audit"),
+        StreamEvent::Migration { .. } => (3, "migration"),
+        StreamEvent::LeaseChanged(_) | StreamEvent::LeasesPaused { .. } => (6, "leases"),
+        StreamEvent::ImagesPrefetched { .. } => (9, "nodes"),
     }
 }

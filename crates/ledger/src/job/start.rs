@@ -1,0 +1,288 @@
+//! StartJob and StartPreparedJob (JOB-12 to JOB-18, JOB-24, JOB-30, JOB-35).
+
+use std::sync::Arc;
+
+use greenroom_types::call::{CallResult, Refusal, Reply, StartJob};
+use greenroom_types::job::{HistoryKind, JobState};
+use greenroom_types::node::{InstanceKey, InstanceState};
+use greenroom_types::{NodeId, StartId};
+
+use crate::command::Fresh;
+use crate::ledger::Ledger;
+use crate::order::WorkerOrder;
+use crate::out::Out;
+use crate::refuse::{
+    self, exists, failed, invalid, not_found, required, unknown_job, unknown_node,
+};
+use crate::state::{Instance, JobRecord, Node};
+
+// === impl Ledger ===
+
+impl Ledger {
+    pub(crate) fn start_job(
+        &mut self,
+        out: &mut Out,
+        start: StartJob,
+        fresh: &Fresh,
+    ) -> CallResult {
+        refuse::job_id(&start.job_id)?;
+        refuse::role("role", &start.role)?;
+        required("node_id", start.node_id.as_str())?;
+        let record = self
+            .jobs
+            .get(&start.job_id)
+            .ok_or_else(|| unknown_job(&start.job_id))?;
+        check_startable(record)?;
+        let node = self.wanted_node(&start.node_id)?;
+        let key = InstanceKey::new(start.job_id.clone(), start.role.clone());
+        self.check_key_free(&key, &start.node_id)?;
+        check_gpu(node, start.gpu_index)?;
+        if record.view.job.lease.is_some() {
+            return Err(failed(
+                "leases_not_available",
+                format!(
+                    "job {:?} is lease-protected, and this Manager does not grant leases yet",
+                    start.job_id
+                ),
+            ));
+        }
+        let media_image = self.media_image(record, node)?;
+        let start_id = self.fresh_start_id(fresh)?;
+        let at = self
+            .place(&start.node_id, &start.role)
+            .ok_or_else(|| unknown_node(&start.node_id))?;
+
+        self.supersede_lost(out, &key);
+        let runtime_role = match start.runtime_role.as_str() {
+            "" => start.role.slot().to_owned(),
+            given => given.to_owned(),
+        };
+        let instance = Instance {
+            key: key.clone(),
+            start_id: start_id.clone(),
+            node_id: start.node_id.clone(),
+            state: InstanceState::Provisioned,
+            stop: None,
+            ending: false,
+            delivered: false,
+            accepted: false,
+            ran: false,
+            defer_start: start.defer_start,
+            start_prepared: false,
+            runtime_role,
+            gpu_index: start.gpu_index,
+            migration_id: start.migration_id.filter(|id| !id.is_empty()),
+            media_image,
+            known_hash: 0,
+            launched: Default::default(),
+            aborts: Vec::new(),
+            signals: Default::default(),
+            at,
+        };
+        self.index_instance(&instance);
+        self.instances.insert(start_id.clone(), instance);
+        if let Some(record) = self.jobs.get_mut(&start.job_id) {
+            record.instances.insert(start_id.clone());
+            record.pre_when_stopped = false;
+            Arc::make_mut(&mut record.view).state = JobState::Active;
+        }
+        self.append_at(out, &start_id, HistoryKind::Provisioned);
+        if self.nodes.get(&start.node_id).is_some_and(Node::is_running) {
+            self.provision(out, &start_id);
+        }
+        self.refresh_pending_restart(&start.job_id);
+        Ok(Reply::Done)
+    }
+
+    /// A node for which a start may be accepted (JOB-13).
+    pub(crate) fn wanted_node(&self, node_id: &NodeId) -> Result<&Node, Refusal> {
+        let node = self
+            .nodes
+            .get(node_id)
+            .ok_or_else(|| unknown_node(node_id))?;
+        if !node.is_wanted() {
+            return Err(failed(
+                "node_not_running",
+                format!("node {node_id:?} is stopping or stopped"),
+            )
+            .with("node", node_id.as_str()));
+        }
+        Ok(node)
+    }
+
+    /// JOB-14: at most one live instance of a key.
+    fn check_key_free(&self, key: &InstanceKey, node_id: &NodeId) -> Result<(), Refusal> {
+        let Some(live) = self.live_instance(key) else {
+            return Ok(());
+        };
+        let refusal = if live.node_id == *node_id {
+            exists(
+                "already_on_node",
+                format!("{key} is {} on node {node_id:?} already", live.state_name()),
+            )
+            .with("start_id", live.start_id.as_str())
+        } else {
+            failed(
+                "live_elsewhere",
+                format!(
+                    "{key} is {} on node {:?}: stop it there first",
+                    live.state_name(),
+                    live.node_id
+                ),
+            )
+        };
+        Err(refusal
+            .with("node", live.node_id.as_str())
+            .with("state", live.state_name()))
+    }
+
+    /// JOB-30, JOB-05.
+    fn media_image(&self, record: &JobRecord, node: &Node) -> Result<String, Refusal> {
+        let job = &record.view.job;
+        let image = self
+            .config
+            .media_images
+            .get(node.provider_name())
+            .and_then(|table| table.get(&job.media_version));
+        match image {
+            Some(image) => Ok(image.clone()),
+            None if job.services.is_empty() => Err(failed(
+                "no_media_image",
+                format!(
+                    "job {:?} has no services, and no image of the media runtime is set for {:?} \
+                     and its level",
+                    job.job_id,
+                    node.provider_name()
+                ),
+            )
+            .with("provider", node.provider_name())),
+            None => Ok(String::new()),
+        }
+    }
+
+    fn fresh_start_id(&self, fresh: &Fresh) -> Result<StartId, Refusal> {
+        match fresh.id.parse::<StartId>() {
+            Ok(id) if !self.instances.contains_key(&id) && !self.tombstones.contains_key(&id) => {
+                Ok(id)
+            }
+            _ => Err(Refusal::new(
+                greenroom_types::call::Status::Internal,
+                "no_fresh_id",
+                "the proposer gave no fresh start id of 32 hexadecimal digits",
+            )),
+        }
+    }
+
+    /// A lost instance is over once a newer start of its key is accepted (MNODE-12).
+    fn supersede_lost(&mut self, out: &mut Out, key: &InstanceKey) {
+        let lost: Vec<StartId> = self
+            .jobs
+            .get(&key.job_id)
+            .into_iter()
+            .flat_map(|record| &record.instances)
+            .filter_map(|id| self.instances.get(id))
+            .filter(|old| old.key == *key && old.state == InstanceState::Lost)
+            .map(|old| old.start_id.clone())
+            .collect();
+        for start_id in lost {
+            self.end_instance(out, &start_id);
+        }
+    }
+
+    pub(crate) fn start_prepared(
+        &mut self,
+        out: &mut Out,
+        key: &InstanceKey,
+        node_id: &NodeId,
+    ) -> CallResult {
+        refuse::job_id(&key.job_id)?;
+        refuse::role("role", &key.role)?;
+        required("node_id", node_id.as_str())?;
+        if !self.jobs.contains_key(&key.job_id) {
+            return Err(unknown_job(&key.job_id));
+        }
+        if !self.nodes.contains_key(node_id) {
+            return Err(unknown_node(node_id));
+        }
+        let live = self
+            .live_instance(key)
+            .ok_or_else(|| not_found("no_instance", format!("{key} has no live instance")))?;
+        if live.node_id != *node_id {
+            return Err(failed(
+                "wrong_node",
+                format!("{key} is on node {:?}, not on {node_id:?}", live.node_id),
+            )
+            .with("node", live.node_id.as_str()));
+        }
+        match live.state {
+            InstanceState::Prepared => {}
+            InstanceState::Running => {
+                return Err(exists(
+                    "already_running",
+                    format!("{key} runs on node {node_id:?} already"),
+                )
+                .with("state", "running"));
+            }
+            _ => {
+                return Err(failed(
+                    "not_prepared",
+                    format!("{key} is {}, not prepared", live.state_name()),
+                )
+                .with("state", live.state_name()));
+            }
+        }
+        let (start_id, again) = (live.start_id.clone(), live.start_prepared);
+        let instance_ref = live.instance_ref();
+        if !again {
+            if let Some(instance) = self.instances.get_mut(&start_id) {
+                instance.start_prepared = true;
+            }
+            out.instances.insert(start_id);
+            if self.nodes.get(node_id).is_some_and(Node::is_running) {
+                out.order(node_id, WorkerOrder::StartPrepared(instance_ref));
+            }
+        }
+        Ok(Reply::Done)
+    }
+}
+
+fn check_startable(record: &JobRecord) -> Result<(), Refusal> {
+    let job_id = &record.view.job.job_id;
+    if record.deleting {
+        return Err(failed(
+            "deleting",
+            format!("job {job_id:?} is being deleted"),
+        ));
+    }
+    if record.view.state == JobState::Post || record.completing {
+        return Err(failed(
+            "job_terminal",
+            format!("job {job_id:?} is completed or failed: update it to run it again"),
+        ));
+    }
+    if record.view.job.is_dormant() {
+        return Err(failed(
+            "job_dormant",
+            format!("job {job_id:?} is dormant: use StartBundleJob first"),
+        ));
+    }
+    Ok(())
+}
+
+/// JOB-17: checked only where the devices are known.
+fn check_gpu(node: &Node, gpu_index: Option<u32>) -> Result<(), Refusal> {
+    let (Some(wanted), Some(inventory)) = (gpu_index, &node.inventory) else {
+        return Ok(());
+    };
+    if inventory.gpus.iter().any(|gpu| gpu.index == wanted) {
+        return Ok(());
+    }
+    Err(invalid(
+        "unknown_gpu",
+        format!(
+            "node {:?} has no GPU of index {wanted}",
+            node.metadata.node_id
+        ),
+    )
+    .with("path", "gpu_index"))
+}

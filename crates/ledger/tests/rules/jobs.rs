@@ -1,0 +1,908 @@
+//! Rules about jobs and their instances: given this state and this call or report, that outcome,
+//! those changes and orders.
+
+use crate::common::*;
+use greenroom_ledger::{Config, Link, Report};
+use greenroom_types::Millis;
+use greenroom_types::call::{Call, Detail, Reply, Status};
+use greenroom_types::job::{
+    HistoryKind, HostPort, JobState, LeasePolicy, MediaVersion, PortMapping, Protocol, Service,
+    StopReason,
+};
+use greenroom_types::node::{InstanceState, RejectionCode};
+
+// spec: JOB-01, API-05
+#[test]
+fn a_new_job_is_stored_as_pre_and_told() {
+    let mut w = World::new();
+    let reply = w.call(Call::CreateJob(Box::new(job("a")))).unwrap();
+    assert!(matches!(reply, Reply::JobHash(hash) if hash > 0));
+    assert_eq!(w.state("a"), Some(JobState::Pre));
+    assert_eq!(w.history("a"), ["created"]);
+    assert_eq!(w.last_words(), ["job a"]);
+    assert!(w.last.orders.is_empty());
+}
+
+// spec: JOB-02, API-15
+#[test]
+fn ids_and_roles_are_checked_and_missing_ones_come_first() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let refused = |w: &mut World, id: &str| w.refused(Call::CreateJob(Box::new(job(id)))).reason;
+    assert_eq!(refused(&mut w, ""), "missing_field");
+    for bad in [".a", "/a", "a b", &"x".repeat(201)] {
+        assert_eq!(refused(&mut w, bad), "bad_job_id", "{bad}");
+    }
+    assert_eq!(
+        w.start_as("a", "", "n1").unwrap_err().reason,
+        "missing_field"
+    );
+    assert_eq!(w.start_as("a", "x/y", "n1").unwrap_err().reason, "bad_role");
+    let missing = w.start_as("a", "primary", "").unwrap_err();
+    assert_eq!(missing.reason, "missing_field");
+    assert_eq!(missing.details["path"], Detail::from("node_id"));
+}
+
+// spec: JOB-03
+#[test]
+fn a_known_id_is_refused_with_its_hash_also_for_equal_content() {
+    let mut w = World::new();
+    w.create("a");
+    let refusal = w.refused(Call::CreateJob(Box::new(job("a"))));
+    assert_eq!(
+        (refusal.status, refusal.reason.as_str()),
+        (Status::AlreadyExists, "job_exists")
+    );
+    let hash = w.ledger.job(&"a".into()).unwrap().view.current_hash;
+    assert_eq!(refusal.details["hash"], Detail::Int(hash));
+}
+
+// spec: JOB-05
+#[test]
+fn every_problem_of_a_definition_is_named_with_its_path() {
+    let mut w = World::new();
+    let mut bad = job("a");
+    let mut port = |host_port| PortMapping {
+        container_port: 70_000,
+        host_port,
+        protocol: Protocol::Any,
+        ..PortMapping::default()
+    };
+    bad.services = vec![
+        Service {
+            name: "A".into(),
+            command: "x".into(),
+            ..Service::default()
+        },
+        Service {
+            name: "b".into(),
+            depends_on: vec!["c".into(), "nobody".into()],
+            ..Service::default()
+        },
+        Service {
+            name: "c".into(),
+            command: "x".into(),
+            depends_on: vec!["b".into()],
+            ..Service::default()
+        },
+    ];
+    bad.services[0].parameters.port_mappings = vec![
+        port(HostPort::Range { min: 9, max: 8 }),
+        port(HostPort::Specific(5000)),
+    ];
+    bad.services[2].parameters.port_mappings = vec![PortMapping {
+        container_port: 1,
+        host_port: HostPort::Specific(5000),
+        protocol: Protocol::Udp,
+        ..PortMapping::default()
+    }];
+    let refusal = w.refused(Call::CreateJob(Box::new(bad)));
+    assert_eq!(refusal.reason, "bad_job");
+    let Detail::List(problems) = &refusal.details["problems"] else {
+        panic!("{refusal:?}");
+    };
+    let all = format!("{problems:?}");
+    for part in [
+        "services[0].name",
+        "container_port: port 70000",
+        "min_port 9 is above max_port 8",
+        "names no container and has no command",
+        "\\\"nobody\\\" is not in this job",
+        "depends on itself",
+        "host port 5000 is taken by services[0]",
+    ] {
+        assert!(all.contains(part), "{part} in {all}");
+    }
+    let mut twice = job("a");
+    twice.services.push(twice.services[0].clone());
+    assert_eq!(
+        w.refused(Call::CreateJob(Box::new(twice))).reason,
+        "bad_job"
+    );
+}
+
+// spec: JOB-05, JOB-30
+#[test]
+fn the_media_image_is_chosen_at_acceptance_and_kept() {
+    let mut w = World::new();
+    w.node("n1");
+    let mut media = job("m");
+    media.services.clear();
+    w.call(Call::CreateJob(Box::new(media))).unwrap();
+    assert_eq!(
+        w.start_as("m", "primary", "n1").unwrap_err().reason,
+        "no_media_image"
+    );
+    // A job with services runs them alone.
+    w.create("a");
+    let start = w.start("a", "n1");
+    assert_eq!(w.ledger.instance(&start).unwrap().media_image, "");
+
+    let table = [(MediaVersion::Recommended, "media:1".to_owned())].into();
+    let mut w = World::with(Config {
+        media_images: [("local".to_owned(), table)].into(),
+        ..Config::default()
+    });
+    w.node("n1");
+    w.create("a");
+    let start = w.start("a", "n1");
+    assert_eq!(w.ledger.instance(&start).unwrap().media_image, "media:1");
+}
+
+// spec: JOB-06, HIST-06
+#[test]
+fn an_update_replaces_the_definition_unless_the_hash_is_stale() {
+    let mut w = World::new();
+    w.create("a");
+    let hash = w.ledger.job(&"a".into()).unwrap().view.current_hash;
+    let mut new = job("a");
+    new.description = "new".into();
+    let stale = w.refused(Call::UpdateJob(Box::new(new.clone()), hash + 1));
+    assert_eq!(stale.reason, "hash_mismatch");
+    assert_eq!(stale.details["hash"], Detail::Int(hash));
+    let reply = w
+        .call(Call::UpdateJob(Box::new(new.clone()), hash))
+        .unwrap();
+    assert_ne!(reply, Reply::JobHash(hash));
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    let HistoryKind::Updated { previous } = &view.history[1].kind else {
+        panic!("{view:?}");
+    };
+    assert_eq!(**previous, job("a"));
+    // Equal content writes nothing.
+    assert_eq!(w.call(Call::UpdateJob(Box::new(new), 0)).unwrap(), reply);
+    assert!(w.last.rows.is_empty() && w.last.changes.is_empty());
+    assert_eq!(
+        w.refused(Call::UpdateJob(Box::new(job("b")), 0)).reason,
+        "unknown_job"
+    );
+}
+
+// spec: JOB-07
+#[test]
+fn an_update_of_a_running_job_restarts_nothing_and_lists_what_waits() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.running("a", "n1");
+    let mut new = job("a");
+    new.services[0].command = "other".into();
+    new.description = "d".into();
+    w.call(Call::UpdateJob(Box::new(new), 0)).unwrap();
+    assert_eq!(w.last_orders(), ["n1: update a/primary"]);
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert_eq!(view.pending_restart, ["services"]);
+    assert_eq!(w.instance_state(&start), Some(InstanceState::Running));
+    // The definition it runs under again: nothing waits any more.
+    let mut back = job("a");
+    back.services[0].configuration = "told by the socket".into();
+    w.call(Call::UpdateJob(Box::new(back), 0)).unwrap();
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert!(
+        view.pending_restart.is_empty(),
+        "{:?}",
+        view.pending_restart
+    );
+}
+
+// spec: JOB-08, JOB-27, FAIL-03
+#[test]
+fn an_update_revives_a_failed_job_and_keeps_its_history() {
+    let mut w = World::new();
+    w.create("a");
+    w.call(Call::MarkJobFailed {
+        job_id: "a".into(),
+        reason: "broken".into(),
+    })
+    .unwrap();
+    assert_eq!(w.state("a"), Some(JobState::Post));
+    let mut new = job("a");
+    new.description = "again".into();
+    w.call(Call::UpdateJob(Box::new(new), 0)).unwrap();
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert_eq!(
+        (view.state, view.terminal_state.as_ref()),
+        (JobState::Pre, None)
+    );
+    assert_eq!(w.history("a"), ["created", "failed", "updated"]);
+}
+
+// spec: JOB-09
+#[test]
+fn a_delete_waits_for_what_runs() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    w.create("idle");
+    w.call(Call::DeleteJob("idle".into())).unwrap();
+    assert_eq!(w.last_words(), ["job gone idle"]);
+    assert_eq!(
+        w.refused(Call::DeleteJob("idle".into())).reason,
+        "unknown_job"
+    );
+
+    let start = w.running("a", "n1");
+    w.call(Call::DeleteJob("a".into())).unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 10000 UserRequested"]);
+    assert_eq!(
+        w.start_as("a", "backup", "n1").unwrap_err().reason,
+        "deleting"
+    );
+    assert_eq!(
+        w.refused(Call::UpdateJob(Box::new(job("a")), 0)).reason,
+        "deleting"
+    );
+    w.call(Call::DeleteJob("a".into())).unwrap();
+    assert!(w.last.changes.is_empty());
+    w.stopped("n1", "a", &start);
+    assert_eq!(w.last_words(), ["job gone a"]);
+    assert_eq!(w.state("a"), None);
+}
+
+// spec: JOB-10, JOB-32
+#[test]
+fn jobs_of_bundles_are_changed_through_their_bundle_only() {
+    let mut w = World::new();
+    w.call(Call::CreateBundle(Box::new(bundle("b", &["e"], 1))))
+        .unwrap();
+    for call in [
+        Call::CreateJob(Box::new(job("b.0.e"))),
+        Call::UpdateJob(Box::new(job("b.0.e")), 0),
+        Call::DeleteJob("b.0.e".into()),
+    ] {
+        assert_eq!(w.refused(call).reason, "job_of_bundle");
+    }
+    for key in ["bundleId", "replicaIndex", "jobName"] {
+        let mut forged = job("c");
+        forged.tags.insert(key.into(), "b".into());
+        assert_eq!(
+            w.refused(Call::CreateJob(Box::new(forged))).reason,
+            "reserved_tag"
+        );
+    }
+    let mut dormant = job("c");
+    dormant.tags.insert("startMode".into(), "manual".into());
+    w.call(Call::CreateJob(Box::new(dormant.clone()))).unwrap();
+    let mut long = job("d");
+    long.tags.insert("k".into(), "v".repeat(4097));
+    assert_eq!(w.refused(Call::CreateJob(Box::new(long))).reason, "bad_tag");
+    let mut many = job("d");
+    many.tags = (0..129).map(|n| (n.to_string(), String::new())).collect();
+    assert_eq!(w.refused(Call::CreateJob(Box::new(many))).reason, "bad_tag");
+    w.create("e");
+    let mut sneaked = job("e");
+    sneaked.tags = dormant.tags;
+    assert_eq!(
+        w.refused(Call::UpdateJob(Box::new(sneaked), 0)).reason,
+        "reserved_tag"
+    );
+}
+
+// spec: JOB-11, JOB-27
+#[test]
+fn completing_stops_first_and_then_ends_the_job() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("idle");
+    w.call(Call::CompleteJob("idle".into())).unwrap();
+    assert_eq!(w.state("idle"), Some(JobState::Post));
+
+    w.create("a");
+    let start = w.running("a", "n1");
+    w.call(Call::CompleteJob("a".into())).unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 10000 UserRequested"]);
+    assert_eq!(w.state("a"), Some(JobState::Active));
+    assert_eq!(
+        w.start_as("a", "backup", "n1").unwrap_err().reason,
+        "job_terminal"
+    );
+    w.stopped("n1", "a", &start);
+    assert_eq!(w.state("a"), Some(JobState::Post));
+    assert_eq!(
+        w.history("a"),
+        [
+            "created",
+            "provisioned",
+            "running",
+            "stopping",
+            "stopped",
+            "completed"
+        ]
+    );
+    w.call(Call::CompleteJob("a".into())).unwrap();
+    assert!(w.last.changes.is_empty());
+    assert_eq!(
+        w.start_as("a", "primary", "n1").unwrap_err().reason,
+        "job_terminal"
+    );
+}
+
+// spec: JOB-12, HIST-08
+#[test]
+fn an_accepted_start_is_one_commit_and_one_order() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.start("a", "n1");
+    assert_eq!(w.state("a"), Some(JobState::Active));
+    assert_eq!(w.history("a"), ["created", "provisioned"]);
+    assert_eq!(w.last_words(), ["job a"]);
+    assert_eq!(w.last_orders(), ["n1: provision a/primary"]);
+    assert_eq!(w.instance_state(&start), Some(InstanceState::Provisioned));
+}
+
+// spec: JOB-13
+#[test]
+fn a_start_is_refused_for_what_cannot_run() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    let mut dormant = job("d");
+    dormant.tags.insert("startMode".into(), "manual".into());
+    w.call(Call::CreateJob(Box::new(dormant))).unwrap();
+    w.call(Call::TerminateNode("n2".into())).unwrap();
+    for (id, node, reason) in [
+        ("x", "n1", "unknown_job"),
+        ("a", "nx", "unknown_node"),
+        ("a", "n2", "node_not_running"),
+        ("d", "n1", "job_dormant"),
+    ] {
+        assert_eq!(w.start_as(id, "primary", node).unwrap_err().reason, reason);
+    }
+}
+
+// spec: JOB-14, JOB-15, HARDM-05
+#[test]
+fn a_key_is_live_once() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    let start = w.start("a", "n1");
+    let here = w.start_as("a", "primary", "n1").unwrap_err();
+    assert_eq!(
+        (here.status, here.reason.as_str()),
+        (Status::AlreadyExists, "already_on_node")
+    );
+    assert_eq!(here.details["start_id"], Detail::from(start.as_str()));
+    assert_eq!(here.details["state"], Detail::from("provisioned"));
+    let there = w.start_as("a", "primary", "n2").unwrap_err();
+    assert_eq!(
+        (there.status, there.reason.as_str()),
+        (Status::FailedPrecondition, "live_elsewhere")
+    );
+    assert_eq!(there.details["node"], Detail::from("n1"));
+    w.start_as("a", "primary@01234567", "n2").unwrap();
+    assert_eq!(w.last_orders(), ["n2: provision a/primary@01234567"]);
+}
+
+// spec: JOB-16
+#[test]
+fn a_start_on_a_starting_node_is_held_until_its_first_hello() {
+    let mut w = World::new();
+    w.slot("n1");
+    w.dial_in("n1", "m").unwrap();
+    w.create("a");
+    w.start("a", "n1");
+    assert!(w.last.orders.is_empty());
+    w.hello("n1", Vec::new());
+    assert!(
+        w.last_orders()
+            .contains(&"n1: provision a/primary".to_owned())
+    );
+
+    let mut w = World::new();
+    w.slot("n1");
+    w.dial_in("n1", "m").unwrap();
+    w.create("a");
+    w.start("a", "n1");
+    w.link("n1", Link::StartupOver);
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "stopping", "stopped"]
+    );
+    assert_eq!(reason(&w, "a"), Some(StopReason::NodeStopped));
+    assert_eq!(w.state("a"), Some(JobState::Active));
+}
+
+fn reason(w: &World, id: &str) -> Option<StopReason> {
+    w.ledger
+        .job(&id.into())?
+        .view
+        .history
+        .iter()
+        .rev()
+        .find_map(|entry| match &entry.kind {
+            HistoryKind::Stopping { reason, .. } => Some(*reason),
+            _ => None,
+        })
+}
+
+// spec: JOB-17, JOB-18
+#[test]
+fn an_unknown_gpu_is_refused_only_where_devices_are_known() {
+    let mut w = World::new();
+    w.node("n1");
+    w.slot("n2");
+    w.dial_in("n2", "m").unwrap();
+    w.create("a");
+    let mut start = start_of("a", "primary", "n1");
+    start.gpu_index = Some(3);
+    assert_eq!(
+        w.refused(Call::StartJob(start.clone())).reason,
+        "unknown_gpu"
+    );
+    start.node_id = "n2".into();
+    start.role = "primary@01234567".into();
+    w.call(Call::StartJob(start)).unwrap();
+    let live = w.live("a", "primary@01234567").unwrap();
+    assert_eq!(w.ledger.instance(&live).unwrap().runtime_role, "primary");
+}
+
+// spec: LEASE-01
+#[test]
+fn a_lease_out_of_range_is_refused() {
+    let mut w = World::new();
+    w.node("n1");
+    let mut leased = job("a");
+    for (ttl, grace) in [(1_999, 5_000), (300_001, 5_000), (10_000, 999)] {
+        leased.lease = Some(LeasePolicy {
+            ttl_ms: Millis(ttl),
+            grace_ms: Millis(grace),
+        });
+        let call = Call::CreateJob(Box::new(leased.clone()));
+        assert_eq!(w.refused(call).reason, "bad_lease");
+    }
+    leased.lease = Some(LeasePolicy::default());
+    w.call(Call::CreateJob(Box::new(leased))).unwrap();
+    assert_eq!(
+        w.start_as("a", "primary", "n1").unwrap_err().reason,
+        "leases_not_available"
+    );
+}
+
+// spec: JOB-20, HARDM-11
+#[test]
+fn a_report_of_another_start_changes_nothing_and_is_stopped() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let old = w.start("a", "n1");
+    w.failed("n1", "a", &old);
+    w.stopped("n1", "a", &old);
+    let new = w.start("a", "n1");
+    let before = w.history("a");
+    let late = instance("a", "primary", &old);
+    w.report(
+        "n1",
+        Report::Started {
+            instance: late,
+            ports: Default::default(),
+        },
+    )
+    .unwrap();
+    assert_eq!(w.history("a"), before);
+    assert!(w.last.changes.is_empty());
+    assert!(w.last_orders()[0].starts_with("n1: stop a/primary 10000 UnknownJob"));
+    assert_eq!(w.live("a", "primary"), Some(new.clone()));
+    w.started("n1", "a", &new);
+    assert_eq!(w.last_words(), ["job a"]);
+    assert_eq!(w.instance_state(&new), Some(InstanceState::Running));
+}
+
+// spec: JOB-21, JOB-35
+#[test]
+fn a_failed_instance_frees_its_key_at_once() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    let old = w.running("a", "n1");
+    w.failed("n1", "a", &old);
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "running", "stopping"]
+    );
+    assert_eq!(w.state("a"), Some(JobState::Active));
+    let new = w.start("a", "n2");
+    assert_ne!(old, new);
+    w.stopped("n1", "a", &old);
+    assert_eq!(
+        w.history("a")[4..],
+        ["provisioned", "stopped"],
+        "its own entries only"
+    );
+    assert_eq!(w.live("a", "primary"), Some(new));
+}
+
+// spec: JOB-35
+#[test]
+fn a_stop_by_request_holds_the_key_to_the_end() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    let start = w.running("a", "n1");
+    w.stop("a", "n1").unwrap();
+    assert_eq!(
+        w.start_as("a", "primary", "n2").unwrap_err().reason,
+        "live_elsewhere"
+    );
+    let here = w.start_as("a", "primary", "n1").unwrap_err();
+    assert_eq!(here.details["state"], Detail::from("stopping"));
+    w.stopped("n1", "a", &start);
+    w.start("a", "n2");
+}
+
+// spec: JOB-22
+#[test]
+fn a_rejection_tells_why_before_the_job() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.start("a", "n1");
+    w.report(
+        "n1",
+        Report::Rejected {
+            instance: instance("a", "primary", &start),
+            code: RejectionCode::HostPort,
+            detail: "port 5000 is taken".into(),
+            inventory: None,
+        },
+    )
+    .unwrap();
+    assert_eq!(w.last_words(), ["rejected a HostPort", "job a"]);
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "rejected", "stopping", "stopped"]
+    );
+    assert_eq!(w.state("a"), Some(JobState::Active));
+    assert_eq!(w.live("a", "primary"), None);
+}
+
+// spec: JOB-23
+#[test]
+fn a_second_stop_shortens_and_never_lengthens() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    w.running("a", "n1");
+    let stop = |grace| Call::StopJob {
+        key: key("a", "primary"),
+        node_id: "n1".into(),
+        grace_ms: Some(Millis(grace)),
+    };
+    w.call(stop(20_000)).unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 20000 UserRequested"]);
+    w.call(stop(30_000)).unwrap();
+    assert!(w.last.orders.is_empty());
+    w.pass(15_000);
+    w.call(stop(10_000)).unwrap();
+    assert!(w.last.orders.is_empty(), "5 s are left already");
+    w.call(stop(0)).unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 0 UserRequested"]);
+    assert_eq!(
+        w.history("a").iter().filter(|e| **e == "stopping").count(),
+        1
+    );
+    assert_eq!(w.refused(stop(600_001)).reason, "bad_value");
+}
+
+// spec: JOB-24
+#[test]
+fn a_deferred_start_is_prepared_and_then_run() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let mut deferred = start_of("a", "primary", "n1");
+    deferred.defer_start = true;
+    w.call(Call::StartJob(deferred)).unwrap();
+    let start = w.live("a", "primary").unwrap();
+    let go = Call::StartPreparedJob {
+        key: key("a", "primary"),
+        node_id: "n1".into(),
+    };
+    let early = w.refused(go.clone());
+    assert_eq!(early.reason, "not_prepared");
+    assert_eq!(early.details["state"], Detail::from("provisioned"));
+    w.report(
+        "n1",
+        Report::Prepared {
+            instance: instance("a", "primary", &start),
+            ports: Default::default(),
+        },
+    )
+    .unwrap();
+    assert_eq!(w.last_words(), ["job a", "prepared a"]);
+    w.call(go.clone()).unwrap();
+    assert_eq!(w.last_orders(), ["n1: start prepared a/primary"]);
+    w.started("n1", "a", &start);
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "prepared", "running"]
+    );
+    assert_eq!(w.refused(go).reason, "already_running");
+}
+
+// spec: JOB-25
+#[test]
+fn stopping_what_is_stopped_is_fine_and_what_was_never_there_is_not() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    assert_eq!(w.stop("a", "n1").unwrap_err().reason, "no_instance");
+    let start = w.running("a", "n1");
+    let elsewhere = w.stop("a", "n2").unwrap_err();
+    assert_eq!(elsewhere.reason, "wrong_node");
+    assert_eq!(elsewhere.details["node"], Detail::from("n1"));
+    w.stop("a", "n1").unwrap();
+    w.stopped("n1", "a", &start);
+    w.stop("a", "n1").unwrap();
+    assert!(w.last.changes.is_empty() && w.last.orders.is_empty());
+}
+
+// spec: JOB-34
+#[test]
+fn a_job_that_ends_by_itself_is_completed() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.running("a", "n1");
+    let done = |start| Report::Stopped {
+        instance: instance("a", "primary", start),
+        completed: true,
+    };
+    w.report("n1", done(&start)).unwrap();
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "running", "stopped", "completed"]
+    );
+    assert_eq!(w.state("a"), Some(JobState::Post));
+
+    let mut for_ever = job("a");
+    for_ever.services[0].restart = greenroom_types::job::ServiceRestart::Always;
+    w.call(Call::UpdateJob(Box::new(for_ever), 0)).unwrap();
+    let start = w.running("a", "n1");
+    w.report("n1", done(&start)).unwrap();
+    assert_eq!(w.state("a"), Some(JobState::Active));
+}
+
+// spec: JOB-31
+#[test]
+fn fields_that_nothing_uses_are_kept() {
+    let mut w = World::new();
+    let mut odd = job("a");
+    odd.shape = "s".into();
+    odd.architecture = "z80".into();
+    odd.subnet = "n".into();
+    odd.availability_domain = "d".into();
+    w.call(Call::CreateJob(Box::new(odd.clone()))).unwrap();
+    assert_eq!(w.reload().job(&"a".into()).unwrap().view.job, odd);
+}
+
+// spec: FAIL-01, FAIL-02
+#[test]
+fn a_verdict_ends_the_job_and_the_first_reason_stays() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.running("a", "n1");
+    let fail = |reason: &str| Call::MarkJobFailed {
+        job_id: "a".into(),
+        reason: reason.into(),
+    };
+    assert_eq!(w.refused(fail("")).reason, "missing_field");
+    w.call(fail(&"ä".repeat(4000))).unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 10000 JobFailed"]);
+    let verdict = |w: &World| {
+        let view = &w.ledger.job(&"a".into()).unwrap().view;
+        view.terminal_state.clone().unwrap()
+    };
+    assert_eq!(verdict(&w).reason.len(), 4096);
+    assert_eq!(verdict(&w).by, "tester");
+    w.call(fail("second")).unwrap();
+    assert_eq!(verdict(&w).reason.len(), 4096);
+    assert_eq!(
+        w.start_as("a", "primary", "n1").unwrap_err().reason,
+        "job_terminal"
+    );
+    w.stopped("n1", "a", &start);
+    assert_eq!(w.state("a"), Some(JobState::Post));
+    assert_eq!(
+        w.reload().job(&"a".into()).unwrap().view.state,
+        JobState::Post
+    );
+
+    w.create("done");
+    w.call(Call::CompleteJob("done".into())).unwrap();
+    let late = Call::MarkJobFailed {
+        job_id: "done".into(),
+        reason: "x".into(),
+    };
+    assert_eq!(w.refused(late).reason, "job_completed");
+    let unknown = Call::MarkJobFailed {
+        job_id: "nobody".into(),
+        reason: "x".into(),
+    };
+    assert_eq!(w.refused(unknown).reason, "unknown_job");
+}
+
+// spec: HIST-02, HARDM-26
+#[test]
+fn times_in_a_history_never_go_back() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    w.pass(-3_600_000);
+    w.running("a", "n1");
+    w.pass(10);
+    w.stop("a", "n1").unwrap();
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert!(view.history.iter().all(|entry| entry.at == ZERO));
+    w.pass(7_200_000);
+    let mut new = job("a");
+    new.description = "x".into();
+    w.call(Call::UpdateJob(Box::new(new), 0)).unwrap();
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert!(view.history.last().unwrap().at > ZERO);
+}
+
+// spec: HIST-03
+#[test]
+fn later_tags_do_not_change_old_entries() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    w.running("a", "n1");
+    w.call(Call::SetNodeTags {
+        node_id: "n1".into(),
+        tags: [("colour".to_owned(), "red".to_owned())].into(),
+        remove: vec![],
+        expected_revision: None,
+    })
+    .unwrap();
+    w.stop("a", "n1").unwrap();
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    let tags: Vec<bool> = view
+        .history
+        .iter()
+        .filter_map(|entry| Some(entry.kind.at()?.node.tags.contains_key("colour")))
+        .collect();
+    assert_eq!(tags, [false, false, true]);
+}
+
+// spec: HIST-05, HIST-01
+#[test]
+fn the_oldest_entries_go_but_the_creation_and_those_of_what_runs() {
+    let mut w = World::with(Config {
+        history_max_entries: 100,
+        ..Config::default()
+    });
+    w.node("n1");
+    w.create("a");
+    w.running("a", "n1");
+    for n in 0..150 {
+        let mut new = job("a");
+        new.description = n.to_string();
+        w.call(Call::UpdateJob(Box::new(new), 0)).unwrap();
+    }
+    let view = w.ledger.job(&"a".into()).unwrap().view.clone();
+    assert_eq!(view.history.len(), 100);
+    assert_eq!(view.dropped_entries, 53);
+    assert_eq!(w.history("a")[..3], ["created", "provisioned", "running"]);
+    let seqs: Vec<u64> = view.history.iter().map(|entry| entry.seq).collect();
+    assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]));
+    assert_eq!(seqs.last(), Some(&153));
+}
+
+// spec: HIST-07
+#[test]
+fn stops_have_the_reason_of_their_cause() {
+    let mut w = World::new();
+    for node in ["n1", "n2", "n3"] {
+        w.node(node);
+    }
+    for id in ["a", "b", "c", "d"] {
+        w.create(id);
+    }
+    w.running("a", "n1");
+    w.link("n1", Link::Dropped);
+    w.link("n1", Link::GraceOver);
+    assert_eq!(reason(&w, "a"), Some(StopReason::NodeStopped));
+    w.running("b", "n2");
+    w.call(Call::TerminateNode("n2".into())).unwrap();
+    assert_eq!(reason(&w, "b"), Some(StopReason::NodeTerminated));
+    w.running("c", "n3");
+    w.stop("c", "n3").unwrap();
+    assert_eq!(reason(&w, "c"), Some(StopReason::UserRequested));
+    let start = w.running("d", "n3");
+    w.failed("n3", "d", &start);
+    assert_eq!(reason(&w, "d"), Some(StopReason::JobFailed));
+}
+
+// spec: HARDM-10
+#[test]
+fn a_stop_and_a_failure_make_one_entry_each() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.running("a", "n1");
+    w.stop("a", "n1").unwrap();
+    w.failed("n1", "a", &start);
+    w.stopped("n1", "a", &start);
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "running", "stopping", "stopped"]
+    );
+    assert_eq!(reason(&w, "a"), Some(StopReason::UserRequested));
+}
+
+// spec: API-07, HARDM-03, HARDM-04
+#[test]
+fn a_repeated_request_id_answers_from_the_record() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let call = Call::StartJob(start_of("a", "primary", "n1"));
+    w.repeatable(call.clone(), "r1").unwrap();
+    let start = w.live("a", "primary").unwrap();
+    w.repeatable(call.clone(), "r1").unwrap();
+    assert!(w.last.orders.is_empty() && w.last.changes.is_empty());
+    assert_eq!(w.live("a", "primary"), Some(start));
+    let other = w.repeatable(Call::DeleteJob("a".into()), "r1").unwrap_err();
+    assert_eq!(other.reason, "request_id_reused");
+    w.pass(600_000);
+    let late = w.repeatable(call.clone(), "r1").unwrap_err();
+    assert_eq!(
+        late.reason, "already_on_node",
+        "forgotten after ten minutes"
+    );
+    // A refusal is no durable outcome: the same id may succeed later.
+    let missing = Call::StartJob(start_of("b", "primary", "n1"));
+    assert!(w.repeatable(missing.clone(), "r2").is_err());
+    w.create("b");
+    w.repeatable(missing, "r2").unwrap();
+    for bad in ["", "with space", &"x".repeat(65)] {
+        assert!(w.repeatable(call.clone(), bad).is_err());
+    }
+}
+
+// spec: API-07
+#[test]
+fn the_oldest_request_ids_go_first() {
+    let mut config = Config::default();
+    config.limits.request_ids = 2;
+    let mut w = World::with(config);
+    for (id, request) in [("a", "r1"), ("b", "r2"), ("c", "r3")] {
+        w.repeatable(Call::CreateJob(Box::new(job(id))), request)
+            .unwrap();
+    }
+    let again = |w: &mut World, id: &str, request: &str| {
+        w.repeatable(Call::CreateJob(Box::new(job(id))), request)
+    };
+    assert!(again(&mut w, "b", "r2").is_ok());
+    assert_eq!(again(&mut w, "a", "r1").unwrap_err().reason, "job_exists");
+}
