@@ -1,1 +1,530 @@
-//! The agent on each node: runtimes, inventory, capacity, journal
+//! The agent on each node: it registers its machine, waits for the Manager to dial, and runs what it
+//! is told to run.
+//!
+//! ```text
+//!   register.rs  --calls in-->  Manager  --dials-->  server.rs
+//!                                                       |
+//!   inventory.rs (the machine) ---------------->  node.rs: the one task
+//!                                                    agent.rs: decides, pure
+//!   runtime/ (docker, process) --news---------->     journal.rs: what was decided
+//!        ^                                              |
+//!        +---------------- lanes.rs: acts --------------+
+//! ```
+//!
+//! **Invariant**: a record is in the journal before its act is done. **Invariant**: `agent.rs`,
+//! `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
+//! no network. Losing the Manager changes nothing for jobs (WORK-60, WORK-64).
+
+mod agent;
+mod capacity;
+mod config;
+mod credential;
+mod inventory;
+mod journal;
+mod lanes;
+mod launch;
+mod lifecycle;
+pub mod logs;
+mod node;
+mod order;
+mod outbox;
+mod ports;
+mod procs;
+mod register;
+mod restart;
+mod runtime;
+mod server;
+mod spec;
+pub mod supervise;
+mod wire;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greenroom_auth::{NodeKey, Secret};
+use greenroom_proto::worker::worker_server::WorkerServer;
+use greenroom_types::inventory::{HeldImage, NodeInventory};
+use greenroom_types::{Mono, NodeId, StartId};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+pub use crate::config::{Config, Ending, Error, RuntimeChoice};
+pub use crate::journal::JournalError;
+pub use crate::launch::LogLimits;
+
+use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
+use crate::credential::{Credential, StateLock, installation};
+use crate::inventory::{Overrides, survey};
+use crate::journal::Journal;
+use crate::lanes::Lanes;
+use crate::launch::Identity;
+use crate::logs::LogStore;
+use crate::node::{About, Contact, Input, Node};
+use crate::ports::BindProbe;
+use crate::procs::boot_id;
+use crate::register::{Answered, Call, CallIn, answered, call};
+use crate::runtime::process::ProcessRuntime;
+use crate::runtime::{News, SharedRuntime};
+use crate::server::{NodeProof, WorkerService};
+
+/// Protocol of this worker (HELLO-01).
+pub(crate) const PROTOCOL_MAJOR: u32 = 1;
+/// Minor number of it.
+pub(crate) const PROTOCOL_MINOR: u32 = 10;
+
+/// Time between two looks at the machine.
+const SURVEY_EVERY: Duration = Duration::from_secs(1);
+/// Every so many looks the images are listed.
+const IMAGES_EVERY: u32 = 10;
+/// At the end, streams get this long to be closed (WORK-61).
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// A worker that is ready to run.
+pub struct Worker {
+    config: Config,
+    listener: TcpListener,
+    address: SocketAddr,
+    runtime: SharedRuntime,
+    runtime_text: String,
+    news: mpsc::Receiver<(StartId, RuntimeEvent)>,
+    node_news: News,
+    agent: Agent,
+    journal: Journal,
+    logs: LogStore,
+    about: About,
+    credential: Option<Credential>,
+    token: Secret,
+    public_key: Vec<u8>,
+    overrides: Overrides,
+    lock: StateLock,
+}
+
+// === impl Worker ===
+
+impl Worker {
+    /// Takes the state directory, reads the journal, finds the engine and the port.
+    ///
+    /// # Errors
+    /// As [`Error`] says; nothing of what runs was touched then.
+    pub async fn build(config: Config) -> Result<Self, Error> {
+        let dir = config.state_dir.clone();
+        let state = |source| Error::State {
+            path: dir.clone(),
+            source,
+        };
+        std::fs::create_dir_all(&dir).map_err(state)?;
+        let lock = StateLock::take(&dir).map_err(state)?;
+        let lock = lock.ok_or_else(|| Error::Locked(dir.clone()))?;
+        let (mut journal, records) = Journal::open(&dir)?;
+        let credential = Credential::load(&dir).map_err(state)?;
+        let kept = credential
+            .as_ref()
+            .map(|credential| Secret::new(credential.token()));
+        let token = config
+            .token
+            .clone()
+            .or(kept)
+            .ok_or_else(|| Error::NoToken(dir.clone()))?;
+        let public_key = installation(&dir).map_err(state)?;
+
+        if !config.listen.ip().is_loopback() && !config.allow_insecure {
+            return Err(Error::Insecure(config.listen));
+        }
+        let listen = |source| Error::Listen {
+            address: config.listen,
+            source,
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+
+        let logs = LogStore::new(&dir);
+        let (node_news, news) = News::channel();
+        let runtime = choose_runtime(&config, &logs, &node_news).await?;
+        let runtime_text = runtime
+            .engine()
+            .await
+            .unwrap_or_else(|| "docker".to_owned());
+
+        let overrides = Overrides {
+            vcpus: config.vcpus,
+            memory_bytes: config.memory_bytes,
+            capabilities: config.capabilities.clone(),
+            utilization_cap: config.utilization_cap,
+            az: config.az.clone(),
+            cordoned: config.cordoned,
+            state_dir: dir.clone(),
+        };
+        let settings = Settings {
+            runtime: runtime.kind(),
+            host_paths: config.host_paths.clone(),
+        };
+        let about = About {
+            machine_id: config
+                .machine_id
+                .clone()
+                .or_else(inventory::machine_id)
+                .unwrap_or_else(|| greenroom_auth::hex(&public_key[..16])),
+            boot_id: boot_id(),
+            logs: config.logs,
+        };
+        let (machine, probe) = (survey(&overrides), Box::new(BindProbe));
+        let mut out = Effects::default();
+        let agent = Agent::recover(settings, records, &about.boot_id, machine, probe, &mut out);
+        // What follows from a new boot is part of the snapshot.
+        journal.compact(&agent.snapshot()).map_err(state)?;
+        Ok(Self {
+            config,
+            listener,
+            address,
+            runtime,
+            runtime_text,
+            news,
+            node_news,
+            agent,
+            journal,
+            logs,
+            about,
+            credential,
+            token,
+            public_key,
+            overrides,
+            lock,
+        })
+    }
+
+    /// Where the Manager can dial it.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Which engine it uses, with its version.
+    pub fn runtime(&self) -> &str {
+        &self.runtime_text
+    }
+
+    /// The node it is, once it has registered.
+    pub fn node_id(&self) -> Option<&NodeId> {
+        self.credential
+            .as_ref()
+            .map(|credential| &credential.node_id)
+    }
+
+    /// Runs until `ending` says how to end, or the Manager says that it is over.
+    ///
+    /// # Errors
+    /// When the server fails.
+    pub async fn run(self, ending: impl Future<Output = Ending> + Send) -> Result<(), Error> {
+        let (inputs, input_receiver) = mpsc::channel(256);
+        let (contact, contacts) = watch::channel(Contact::Alone);
+        let (known, proofs, identities) = Known::channel(self.credential.as_ref());
+        let closing = CancellationToken::new();
+
+        let lanes = Lanes::new(self.runtime.clone(), self.node_news);
+        let node = Node::new(
+            self.agent,
+            self.journal,
+            lanes,
+            self.runtime.clone(),
+            self.about.clone(),
+            identities,
+            contact,
+            self.logs,
+        );
+        let node = tokio::spawn(node.run(input_receiver, self.news));
+
+        let service = WorkerService::new(proofs, inputs.clone(), closing.clone());
+        let server = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .add_service(WorkerServer::new(service))
+            .serve_with_incoming_shutdown(
+                TcpListenerStream::new(self.listener),
+                closing.clone().cancelled_owned(),
+            );
+        let server = tokio::spawn(server);
+
+        let (machine, machines) = watch::channel(survey(&self.overrides));
+        let surveyor = tokio::spawn(watch_machine(
+            self.overrides,
+            self.runtime,
+            machine,
+            inputs.clone(),
+        ));
+        let caller = Caller {
+            urls: self.config.manager_urls.clone(),
+            token: self.token,
+            advertise: self.config.advertise,
+            address: self.address,
+            machine_id: self.about.machine_id,
+            public_key: self.public_key,
+            state_dir: self.config.state_dir.clone(),
+            credential: self.credential,
+            known,
+            machines,
+            contacts,
+        };
+        let caller = tokio::spawn(caller.run());
+
+        let mut node = node;
+        tokio::select! {
+            how = ending => {
+                let input = match how { Ending::Keep => Input::Keep, Ending::Leave => Input::Leave };
+                let _ = inputs.send(input).await;
+                let _ = (&mut node).await;
+            }
+            _ = &mut node => {}
+        }
+        caller.abort();
+        surveyor.abort();
+        closing.cancel();
+        let server = tokio::time::timeout(CLOSE_MAX, server).await;
+        drop(self.lock);
+        match server {
+            Ok(Ok(Err(error))) => Err(Error::Server(error.to_string())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn choose_runtime(
+    config: &Config,
+    logs: &LogStore,
+    news: &News,
+) -> Result<SharedRuntime, Error> {
+    let supervisor = if config.supervisor.is_empty() {
+        let own = std::env::current_exe().map_err(|source| Error::State {
+            path: config.state_dir.clone(),
+            source,
+        })?;
+        vec![own.into_os_string(), OsString::from("supervise")]
+    } else {
+        config.supervisor.clone()
+    };
+    let state_dir = config.state_dir.clone();
+    Ok(Arc::new(ProcessRuntime::new(
+        state_dir,
+        logs.clone(),
+        supervisor,
+        news.clone(),
+    )))
+}
+
+/// Looks at machine and engine again and again, and says what it sees.
+async fn watch_machine(
+    overrides: Overrides,
+    runtime: SharedRuntime,
+    machine: watch::Sender<NodeInventory>,
+    inputs: mpsc::Sender<Input>,
+) {
+    let mut ticks = tokio::time::interval(SURVEY_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut held: Vec<HeldImage> = Vec::new();
+    for round in (0..IMAGES_EVERY).cycle() {
+        ticks.tick().await;
+        if round == 0 {
+            held = runtime.held_images().await;
+        }
+        let picture = NodeInventory {
+            held_images: held.clone(),
+            ..survey(&overrides)
+        };
+        machine.send_if_modified(|old| {
+            let changed = *old != picture;
+            old.clone_from(&picture);
+            changed
+        });
+        let engine = Input::Engine(runtime.engine().await);
+        let told = inputs.send(engine).await;
+        if told.is_err()
+            || inputs
+                .send(Input::Machine(Box::new(picture)))
+                .await
+                .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Who the worker is, for those who prove it and those who tell it.
+struct Known {
+    proof: watch::Sender<Option<Arc<NodeProof>>>,
+    identity: watch::Sender<Option<Arc<Identity>>>,
+}
+
+type Proofs = watch::Receiver<Option<Arc<NodeProof>>>;
+type Identities = watch::Receiver<Option<Arc<Identity>>>;
+
+// === impl Known ===
+
+impl Known {
+    fn channel(credential: Option<&Credential>) -> (Self, Proofs, Identities) {
+        let (proof, proofs) = watch::channel(None);
+        let (identity, identities) = watch::channel(None);
+        let known = Self { proof, identity };
+        if let Some(credential) = credential {
+            known.set(credential);
+        }
+        (known, proofs, identities)
+    }
+
+    fn set(&self, credential: &Credential) {
+        let node_id = credential.node_id.clone();
+        let identity = Identity {
+            deployment_id: credential.deployment_id.clone(),
+            node_id: node_id.clone(),
+        };
+        self.identity.send_replace(Some(Arc::new(identity)));
+        let proof = credential
+            .key()
+            .map(|key| Arc::new(NodeProof { node_id, key }));
+        self.proof.send_replace(proof);
+    }
+}
+
+/// The task that calls in.
+struct Caller {
+    urls: Vec<String>,
+    token: Secret,
+    advertise: Option<IpAddr>,
+    address: SocketAddr,
+    machine_id: String,
+    public_key: Vec<u8>,
+    state_dir: PathBuf,
+    credential: Option<Credential>,
+    known: Known,
+    machines: watch::Receiver<NodeInventory>,
+    contacts: watch::Receiver<Contact>,
+}
+
+// === impl Caller ===
+
+impl Caller {
+    async fn run(mut self) {
+        let began = Instant::now();
+        let now = || Mono(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let mut call_in = CallIn::new(now(), self.all_urls().len());
+        let mut told = None;
+        loop {
+            let wait = async {
+                match call_in.next() {
+                    Some((at, _)) => {
+                        let at = began + Duration::from_millis(at.0);
+                        tokio::time::sleep_until(at.into()).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wait => {
+                    told = Some(self.listen_address());
+                    let url = self.url(&call_in);
+                    let (outcome, why) = match self.call(url.clone()).await {
+                        Ok(()) => (Answered::Good, String::new()),
+                        Err(status) => (answered(&status), status.message().to_owned()),
+                    };
+                    if call_in.handle_answer(now(), &outcome) && outcome != Answered::Good {
+                        tracing::warn!(url, error = why, "calling in failed");
+                    }
+                }
+                Ok(()) = self.contacts.changed() => {
+                    match *self.contacts.borrow_and_update() {
+                        Contact::Connected => call_in.handle_connected(),
+                        Contact::Alone => call_in.handle_alone(now()),
+                        Contact::Parked => call_in.handle_parked(),
+                    }
+                }
+                Ok(()) = self.machines.changed() => {
+                    self.machines.borrow_and_update();
+                    let parked = *self.contacts.borrow() == Contact::Parked;
+                    if !parked && told.as_ref().is_some_and(|told| *told != self.listen_address()) {
+                        told = Some(self.listen_address());
+                        call_in.handle_moved(now());
+                    }
+                }
+                else => return,
+            }
+        }
+    }
+
+    fn url(&self, call_in: &CallIn) -> String {
+        let urls = self.all_urls();
+        let turn = call_in.next().map_or(0, |(_, turn)| turn);
+        urls.get(turn % urls.len().max(1))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    async fn call(&mut self, url: String) -> Result<(), Status> {
+        let order = Call {
+            url,
+            token: self.token.clone(),
+            listen_address: self.listen_address().to_string(),
+            listen_port: self.address.port(),
+            machine_id: self.machine_id.clone(),
+            public_key: self.public_key.clone(),
+            hardware: (&*self.machines.borrow()).into(),
+        };
+        let answer = call(order).await?;
+        let node_id = NodeId::from(answer.node_id);
+        let key = NodeKey::from_bytes(&answer.key_share)
+            .ok_or_else(|| Status::internal("the answer holds no node key of 32 bytes"))?;
+        let (deployment_id, urls) = (answer.deployment_id, answer.manager_urls);
+        let credential = Credential::new(node_id, deployment_id, &key, self.token.expose(), urls);
+        if self.credential.as_ref() != Some(&credential) {
+            credential.save(&self.state_dir).map_err(|error| {
+                Status::internal(format!("the credential cannot be kept: {error}"))
+            })?;
+            tracing::info!(node_id = %credential.node_id, "registered");
+            self.known.set(&credential);
+            self.credential = Some(credential);
+        }
+        Ok(())
+    }
+
+    /// The settings' Managers, then those that a Manager told of.
+    fn all_urls(&self) -> Vec<String> {
+        let told = self
+            .credential
+            .iter()
+            .flat_map(|credential| &credential.manager_urls);
+        let mut urls = self.urls.clone();
+        for url in told {
+            if !urls.contains(url) {
+                urls.push(url.clone());
+            }
+        }
+        urls
+    }
+
+    fn listen_address(&self) -> IpAddr {
+        let listening = self.address.ip();
+        let first = || {
+            let machine = self.machines.borrow();
+            machine
+                .nics
+                .iter()
+                .flat_map(|nic| &nic.addresses)
+                .find_map(|text| text.parse().ok())
+        };
+        match self.advertise {
+            Some(address) => address,
+            None if listening.is_unspecified() => first().unwrap_or(listening),
+            None => listening,
+        }
+    }
+}

@@ -1,0 +1,693 @@
+//! The worker's core: orders and the runtime's news in, records and acts out.
+//!
+//! It decides what is accepted, in which order an instance is prepared, started, stopped and
+//! removed, and what the Manager is told. Its records must be in the journal before its acts are
+//! done; then a crash at any moment leaves something that [`recover`](Agent::recover) understands.
+//! It has no clock, opens no socket (ports are asked of a probe) and knows no engine.
+
+mod recover;
+
+pub(crate) use self::recover::{Found, FoundState};
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use greenroom_types::inventory::{AssignedJob, NodeInventory};
+use greenroom_types::job::{JobInfoKind, PortMappings};
+use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
+use greenroom_types::{Millis, StartId, Tags};
+
+use crate::capacity::{Reservation, Room};
+use crate::journal::{Record, StepRecord};
+use crate::lifecycle::{FAILURE_GRACE, Outcome};
+use crate::order::{Info, Order, Refusal, Report, Said, StartSpec};
+use crate::outbox::Outbox;
+use crate::ports::PortProbe;
+use crate::spec::{RuntimeKind, check_spec};
+
+/// Ends of instances that are remembered, so that a repeated order is answered with what is so.
+const ENDED_MAX: usize = 1_000;
+/// What the inventory says while the engine does not answer (WORK-63).
+const UNAVAILABLE: &str = "unavailable";
+/// A reason is cut to this many bytes (JOB-21).
+const REASON_MAX: usize = 4 << 10;
+
+/// Something the core must take into account.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// The Manager wants something.
+    Order(Order),
+    /// The Manager holds reports up to this one.
+    Acked(u64),
+    /// The runtime says something of an instance.
+    Runtime(StartId, RuntimeEvent),
+    /// The engine answers and has this version, or does not.
+    Engine(Option<String>),
+    /// The machine looks like this; what is held of it is filled in here.
+    Machine(Box<NodeInventory>),
+}
+
+/// What the runtime says of an instance.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RuntimeEvent {
+    /// Everything is made, nothing runs.
+    Prepared,
+    /// It cannot be made here; whatever was made is to be removed.
+    Refused(Refusal),
+    /// Making or starting it failed.
+    Broken(String),
+    /// Every service runs.
+    Running,
+    /// A service failed it, the rest is being stopped.
+    Failing(String),
+    /// Nothing of it runs any more.
+    Ended(Outcome),
+    /// Nothing of it is left.
+    Removed,
+    /// News without consequence.
+    Info(JobInfoKind),
+}
+
+/// Something to do once the records are on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Act {
+    /// Make everything the instance needs.
+    Prepare(StartId),
+    /// Start what was made.
+    Start(StartId),
+    /// Stop it, politely for so long.
+    Stop(StartId, Millis),
+    /// Remove whatever is left of it; a preparation under way is given up first.
+    Remove(StartId),
+    /// Watch an instance that was found running.
+    Attach(StartId),
+    /// Send a report if the Manager listens; it stays in the outbox.
+    Report(Report),
+    /// Send news if the Manager listens.
+    Info(Info),
+    /// Nothing is left: end, or stay parked.
+    Leave { park: bool },
+}
+
+/// What one event leads to: first the records, then the acts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Effects {
+    pub(crate) persist: Vec<Record>,
+    pub(crate) act: Vec<Act>,
+}
+
+/// What the worker's own settings say.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) runtime: RuntimeKind,
+    /// Host paths below which jobs may mount (WORK-17).
+    pub(crate) host_paths: Vec<PathBuf>,
+}
+
+/// An instance as a hello tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InstanceView {
+    pub(crate) key: InstanceKey,
+    pub(crate) start_id: StartId,
+    pub(crate) state: InstanceState,
+    pub(crate) fence: u64,
+    pub(crate) ports: PortMappings,
+}
+
+/// The core.
+pub(crate) struct Agent {
+    settings: Settings,
+    boot_id: String,
+    machine: NodeInventory,
+    /// Version of the engine while it answers.
+    engine: Option<String>,
+    room: Room,
+    instances: BTreeMap<StartId, Instance>,
+    ended: VecDeque<(StartId, Said)>,
+    outbox: Outbox,
+    node_tags: Option<Tags>,
+    /// Set by a shutdown: whether to park when nothing is left.
+    leaving: Option<bool>,
+    journal_ok: bool,
+    probe: Box<dyn PortProbe>,
+}
+
+#[derive(Clone, Debug)]
+struct Instance {
+    spec: Arc<StartSpec>,
+    phase: Phase,
+    /// Why it failed, once that was reported.
+    failed: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    /// Accepted; the remains of an older instance of its key are being removed.
+    Waiting,
+    Preparing,
+    Prepared,
+    Starting,
+    Running,
+    /// On its way out; `last` is said when nothing is left, unless it is gone with a reboot.
+    Stopping {
+        last: Said,
+        grace: Millis,
+        told: bool,
+    },
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// Takes one event and adds everything that must follow from it to `out`.
+    pub(crate) fn handle(&mut self, event: Event, out: &mut Effects) {
+        match event {
+            Event::Order(Order::Provision(spec)) => self.apply_provision(*spec, out),
+            Event::Order(Order::Unreadable {
+                key,
+                start_id,
+                refusal,
+            }) => {
+                let spec = StartSpec {
+                    key,
+                    start_id,
+                    ..StartSpec::default()
+                };
+                if self.already_so(&spec.start_id).is_none() {
+                    self.reject(&spec, refusal, out);
+                }
+            }
+            Event::Order(Order::Stop {
+                key,
+                start_id,
+                grace,
+            }) => {
+                self.apply_stop(&key, start_id, grace, out);
+            }
+            Event::Order(Order::StartPrepared { key, start_id }) => {
+                self.apply_start_prepared(&key, start_id, out);
+            }
+            Event::Order(Order::Update {
+                key,
+                start_id,
+                description,
+                tags,
+            }) => {
+                self.apply_update(&key, start_id, description, tags, out);
+            }
+            Event::Order(Order::Tags(tags)) => {
+                out.persist.push(Record::NodeTags { tags: tags.clone() });
+                self.node_tags = Some(tags);
+            }
+            Event::Order(Order::Shutdown { grace, park }) => self.apply_shutdown(grace, park, out),
+            Event::Acked(id) => {
+                if self.outbox.ack(id) {
+                    out.persist.push(Record::Acked { id });
+                }
+            }
+            Event::Runtime(start_id, event) => self.apply_runtime(&start_id, event, out),
+            Event::Engine(version) => self.engine = version,
+            Event::Machine(machine) => self.machine = *machine,
+        }
+    }
+
+    /// The full picture of the node (WORK-40, WORK-41).
+    pub(crate) fn picture(&self) -> NodeInventory {
+        let mut picture = self.machine.clone();
+        self.room.fill(&mut picture);
+        picture.runtime = self
+            .engine
+            .clone()
+            .unwrap_or_else(|| UNAVAILABLE.to_owned());
+        picture.assigned_jobs = self
+            .instances
+            .iter()
+            .filter_map(|(start_id, instance)| {
+                let held = self.room.of(start_id)?;
+                Some(AssignedJob {
+                    job_id: instance.spec.key.job_id.clone(),
+                    role: instance.spec.key.role.clone(),
+                    start_id: start_id.clone(),
+                    capacity: held.capacity,
+                    cores: held.cores,
+                    gpu_index: held.gpu_index,
+                    gpu_capacity: held.gpu_capacity,
+                    host_ports: held.ports.tokens(),
+                })
+            })
+            .collect();
+        picture
+    }
+
+    /// Every instance that a hello tells of; what went with a reboot is left out (WORK-62).
+    pub(crate) fn instances(&self) -> impl Iterator<Item = InstanceView> {
+        self.instances.iter().filter_map(|(start_id, instance)| {
+            let state = match &instance.phase {
+                Phase::Waiting | Phase::Preparing | Phase::Starting => InstanceState::Provisioned,
+                Phase::Prepared => InstanceState::Prepared,
+                Phase::Running => InstanceState::Running,
+                Phase::Stopping { told: true, .. } => InstanceState::Stopping,
+                Phase::Stopping { told: false, .. } => return None,
+            };
+            Some(InstanceView {
+                key: instance.spec.key.clone(),
+                start_id: start_id.clone(),
+                state,
+                fence: instance.spec.fence,
+                ports: self.ports(start_id),
+            })
+        })
+    }
+
+    /// What an instance was ordered to be and what it holds.
+    pub(crate) fn order_of(&self, start_id: &StartId) -> Option<(Arc<StartSpec>, &Reservation)> {
+        Some((
+            self.instances.get(start_id)?.spec.clone(),
+            self.room.of(start_id)?,
+        ))
+    }
+
+    pub(crate) const fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    pub(crate) const fn node_tags(&self) -> Option<&Tags> {
+        self.node_tags.as_ref()
+    }
+
+    /// Says whether the journal can be written. While it cannot, no start is accepted (WORK-65).
+    pub(crate) const fn set_journal(&mut self, ok: bool) {
+        self.journal_ok = ok;
+    }
+
+    /// Takes back an acceptance that could not be written; nothing was done on its account.
+    pub(crate) fn undo_unwritten(&mut self, start_id: &StartId, out: &mut Effects) {
+        let Some(instance) = self.instances.remove(start_id) else {
+            return;
+        };
+        self.room.release(start_id);
+        let refusal = Refusal::new(RejectionCode::Disk, "the worker's state directory is full");
+        self.reject(&instance.spec, refusal, out);
+    }
+
+    fn apply_provision(&mut self, spec: StartSpec, out: &mut Effects) {
+        if let Some(said) = self.already_so(&spec.start_id) {
+            return self.say(&spec.key, &spec.start_id, said, out);
+        }
+        match self.find_room(&spec) {
+            Ok((reservation, remains)) => self.accept(spec, reservation, remains, out),
+            Err(refusal) => self.reject(&spec, refusal, out),
+        }
+    }
+
+    /// What is so of a start that is known already (WORK-20).
+    fn already_so(&self, start_id: &StartId) -> Option<Said> {
+        let Some(instance) = self.instances.get(start_id) else {
+            let known = self.ended.iter().find(|(ended, _)| ended == start_id);
+            return known.map(|(_, said)| said.clone());
+        };
+        Some(match (&instance.phase, &instance.failed) {
+            (_, Some(reason)) => Said::Failed {
+                reason: reason.clone(),
+            },
+            (Phase::Prepared, None) => Said::Prepared {
+                ports: self.ports(start_id),
+            },
+            (Phase::Running, None) => Said::Started {
+                ports: self.ports(start_id),
+            },
+            (_, None) => Said::Accepted,
+        })
+    }
+
+    /// Everything that must hold before a start is accepted (WORK-30); also tells whether the
+    /// remains of an older instance of its key must go first.
+    fn find_room(&mut self, spec: &StartSpec) -> Result<(Reservation, bool), Refusal> {
+        let same_key = || {
+            self.instances
+                .iter()
+                .filter(|(_, old)| old.spec.key == spec.key)
+        };
+        if let Some((live, _)) =
+            same_key().find(|(_, old)| !matches!(old.phase, Phase::Stopping { .. }))
+        {
+            let detail = format!("{} is live here under start id {live}", spec.key);
+            return Err(Refusal::new(RejectionCode::Duplicate, detail));
+        }
+        let remains: Vec<StartId> = same_key().map(|(start_id, _)| start_id.clone()).collect();
+        check_spec(spec, self.settings.runtime, &self.settings.host_paths)?;
+        if self.leaving.is_some() {
+            return Err(Refusal::new(
+                RejectionCode::Cordoned,
+                "this worker is ending",
+            ));
+        }
+        if self.engine.is_none() {
+            let detail = "the container engine does not answer";
+            return Err(Refusal::new(RejectionCode::Runtime, detail));
+        }
+        if !self.journal_ok {
+            let detail = "the worker's state directory cannot be written";
+            return Err(Refusal::new(RejectionCode::Disk, detail));
+        }
+        let found = self
+            .room
+            .admit(spec, &self.machine, &remains, &mut *self.probe)?;
+        Ok((found, !remains.is_empty()))
+    }
+
+    fn accept(&mut self, spec: StartSpec, held: Reservation, waits: bool, out: &mut Effects) {
+        let spec = Arc::new(spec);
+        let start_id = spec.start_id.clone();
+        out.persist.push(Record::Accepted {
+            spec: Box::new((*spec).clone()),
+            reservation: Box::new(held.clone()),
+        });
+        self.room.hold(start_id.clone(), held);
+        let phase = Phase::Waiting;
+        self.instances.insert(
+            start_id.clone(),
+            Instance {
+                spec: spec.clone(),
+                phase,
+                failed: None,
+            },
+        );
+        self.say(&spec.key, &start_id, Said::Accepted, out);
+        if !waits {
+            self.prepare(&start_id, out);
+        }
+    }
+
+    fn reject(&mut self, spec: &StartSpec, refusal: Refusal, out: &mut Effects) {
+        let said = Said::Rejected {
+            code: refusal.code,
+            detail: refusal.detail,
+        };
+        self.remember_end(&spec.start_id, said.clone());
+        out.persist.push(Record::Removed {
+            start_id: spec.start_id.clone(),
+            last: said.clone(),
+        });
+        self.say(&spec.key, &spec.start_id, said, out);
+    }
+
+    fn prepare(&mut self, start_id: &StartId, out: &mut Effects) {
+        self.step(start_id, Phase::Preparing, StepRecord::Preparing, out);
+        out.act.push(Act::Prepare(start_id.clone()));
+    }
+
+    fn start(&mut self, start_id: &StartId, out: &mut Effects) {
+        self.step(start_id, Phase::Starting, StepRecord::Starting, out);
+        out.act.push(Act::Start(start_id.clone()));
+    }
+
+    /// Sends an instance on its way out; `told` is false for what went with a reboot.
+    fn end(
+        &mut self,
+        start_id: &StartId,
+        last: Said,
+        grace: Millis,
+        told: bool,
+        out: &mut Effects,
+    ) {
+        let step = StepRecord::Stopping {
+            last: last.clone(),
+            grace,
+            told,
+        };
+        self.step(start_id, Phase::Stopping { last, grace, told }, step, out);
+    }
+
+    fn step(&mut self, start_id: &StartId, phase: Phase, step: StepRecord, out: &mut Effects) {
+        if let Some(instance) = self.instances.get_mut(start_id) {
+            instance.phase = phase;
+            out.persist.push(Record::Step {
+                start_id: start_id.clone(),
+                step,
+            });
+        }
+    }
+
+    fn apply_stop(
+        &mut self,
+        key: &InstanceKey,
+        start_id: Option<StartId>,
+        grace: Millis,
+        out: &mut Effects,
+    ) {
+        let start_id = start_id.or_else(|| self.live(key)).unwrap_or_default();
+        if self.instances.contains_key(&start_id) {
+            self.stop(&start_id, grace, out);
+        } else {
+            // It is not here: that is what the Manager wants to hear.
+            self.say(key, &start_id, Said::Stopped { completed: false }, out);
+        }
+    }
+
+    fn stop(&mut self, start_id: &StartId, grace: Millis, out: &mut Effects) {
+        let Some(instance) = self.instances.get(start_id) else {
+            return;
+        };
+        let stopped = Said::Stopped { completed: false };
+        match &instance.phase {
+            Phase::Waiting => {
+                self.end(start_id, stopped, grace, true, out);
+                self.apply_removed(start_id, out);
+            }
+            Phase::Preparing | Phase::Prepared => {
+                self.end(start_id, stopped, grace, true, out);
+                out.act.push(Act::Remove(start_id.clone()));
+            }
+            Phase::Starting | Phase::Running => {
+                self.end(start_id, stopped, grace, true, out);
+                out.act.push(Act::Stop(start_id.clone(), grace));
+            }
+            // The runtime takes the shorter of two graces (JOB-23).
+            Phase::Stopping { .. } => out.act.push(Act::Stop(start_id.clone(), grace)),
+        }
+    }
+
+    fn live(&self, key: &InstanceKey) -> Option<StartId> {
+        let of_key = || {
+            self.instances
+                .iter()
+                .filter(|(_, instance)| instance.spec.key == *key)
+        };
+        of_key()
+            .find(|(_, instance)| !matches!(instance.phase, Phase::Stopping { .. }))
+            .or_else(|| of_key().next())
+            .map(|(start_id, _)| start_id.clone())
+    }
+
+    fn apply_start_prepared(
+        &mut self,
+        key: &InstanceKey,
+        start_id: Option<StartId>,
+        out: &mut Effects,
+    ) {
+        let start_id = start_id.or_else(|| self.live(key)).unwrap_or_default();
+        match self
+            .instances
+            .get_mut(&start_id)
+            .map(|instance| &mut instance.phase)
+        {
+            Some(Phase::Prepared) => self.start(&start_id, out),
+            Some(Phase::Running) => {
+                let ports = self.ports(&start_id);
+                self.say(key, &start_id, Said::Started { ports }, out);
+            }
+            Some(Phase::Starting | Phase::Stopping { .. }) => {}
+            Some(Phase::Waiting | Phase::Preparing) | None => {
+                let reason = "not_prepared".to_owned();
+                self.say(key, &start_id, Said::Failed { reason }, out);
+            }
+        }
+    }
+
+    fn apply_update(
+        &mut self,
+        key: &InstanceKey,
+        start_id: Option<StartId>,
+        description: String,
+        tags: Tags,
+        out: &mut Effects,
+    ) {
+        let Some(start_id) = start_id.or_else(|| self.live(key)) else {
+            return;
+        };
+        let Some(instance) = self.instances.get_mut(&start_id) else {
+            return;
+        };
+        let spec = Arc::make_mut(&mut instance.spec);
+        spec.description.clone_from(&description);
+        spec.tags.clone_from(&tags);
+        out.persist.push(Record::Updated {
+            start_id,
+            description,
+            tags,
+        });
+    }
+
+    fn apply_shutdown(&mut self, grace: Millis, park: bool, out: &mut Effects) {
+        self.leaving = Some(park);
+        let all: Vec<StartId> = self.instances.keys().cloned().collect();
+        for start_id in all {
+            self.stop(&start_id, grace, out);
+        }
+        self.ensure_left(out);
+    }
+
+    fn ensure_left(&mut self, out: &mut Effects) {
+        if let Some(park) = self.leaving
+            && self.instances.is_empty()
+        {
+            out.act.push(Act::Leave { park });
+        }
+    }
+
+    fn apply_runtime(&mut self, start_id: &StartId, event: RuntimeEvent, out: &mut Effects) {
+        let Some(instance) = self.instances.get(start_id) else {
+            return;
+        };
+        let (spec, stopping) = (
+            instance.spec.clone(),
+            matches!(instance.phase, Phase::Stopping { .. }),
+        );
+        match event {
+            RuntimeEvent::Info(kind) => {
+                let (key, start_id) = (spec.key.clone(), start_id.clone());
+                out.act.push(Act::Info(Info {
+                    key,
+                    start_id,
+                    kind,
+                }));
+            }
+            RuntimeEvent::Prepared if instance.phase == Phase::Preparing => {
+                self.step(start_id, Phase::Prepared, StepRecord::Prepared, out);
+                if spec.defer_start {
+                    let ports = self.ports(start_id);
+                    self.say(&spec.key, start_id, Said::Prepared { ports }, out);
+                } else {
+                    self.start(start_id, out);
+                }
+            }
+            RuntimeEvent::Running if instance.phase == Phase::Starting => {
+                self.step(start_id, Phase::Running, StepRecord::Running, out);
+                let ports = self.ports(start_id);
+                self.say(&spec.key, start_id, Said::Started { ports }, out);
+            }
+            RuntimeEvent::Refused(refusal) if !stopping => {
+                let last = Said::Rejected {
+                    code: refusal.code,
+                    detail: refusal.detail,
+                };
+                self.end(start_id, last, Millis(0), true, out);
+                out.act.push(Act::Remove(start_id.clone()));
+            }
+            RuntimeEvent::Broken(reason) if !stopping => {
+                self.fail(start_id, reason, out);
+                out.act.push(Act::Remove(start_id.clone()));
+            }
+            RuntimeEvent::Failing(reason) if !stopping => self.fail(start_id, reason, out),
+            RuntimeEvent::Ended(outcome) => {
+                match outcome {
+                    _ if stopping => {}
+                    Outcome::Completed => {
+                        let last = Said::Stopped { completed: true };
+                        self.end(start_id, last, Millis(0), true, out);
+                    }
+                    Outcome::Failed(failure) => {
+                        let reason = format!("service {}: {}", failure.service, failure.why);
+                        self.fail(start_id, reason, out);
+                    }
+                    Outcome::Stopped => {
+                        self.fail(start_id, "it was stopped by somebody else".to_owned(), out);
+                    }
+                }
+                out.act.push(Act::Remove(start_id.clone()));
+            }
+            RuntimeEvent::Removed if stopping => self.apply_removed(start_id, out),
+            RuntimeEvent::Prepared
+            | RuntimeEvent::Running
+            | RuntimeEvent::Refused(_)
+            | RuntimeEvent::Broken(_)
+            | RuntimeEvent::Failing(_)
+            | RuntimeEvent::Removed => {}
+        }
+    }
+
+    /// Reports a failure at once; that nothing is left is reported when it is so (JOB-21).
+    fn fail(&mut self, start_id: &StartId, mut reason: String, out: &mut Effects) {
+        reason.truncate(reason.floor_char_boundary(REASON_MAX));
+        let Some(instance) = self.instances.get_mut(start_id) else {
+            return;
+        };
+        instance.failed = Some(reason.clone());
+        let key = instance.spec.key.clone();
+        self.end(
+            start_id,
+            Said::Stopped { completed: false },
+            FAILURE_GRACE,
+            true,
+            out,
+        );
+        self.say(&key, start_id, Said::Failed { reason }, out);
+    }
+
+    fn apply_removed(&mut self, start_id: &StartId, out: &mut Effects) {
+        let Some(Instance {
+            spec,
+            phase: Phase::Stopping { last, told, .. },
+            ..
+        }) = self.instances.remove(start_id)
+        else {
+            return;
+        };
+        self.room.release(start_id);
+        self.remember_end(start_id, last.clone());
+        out.persist.push(Record::Removed {
+            start_id: start_id.clone(),
+            last: last.clone(),
+        });
+        if told {
+            self.say(&spec.key, start_id, last, out);
+        }
+        let same_key = || {
+            self.instances
+                .iter()
+                .filter(|(_, other)| other.spec.key == spec.key)
+        };
+        let waiting = same_key().find(|(_, other)| other.phase == Phase::Waiting);
+        if let Some(next) = waiting.map(|(next, _)| next.clone())
+            && same_key().count() == 1
+        {
+            self.prepare(&next, out);
+        }
+        self.ensure_left(out);
+    }
+
+    fn say(&mut self, key: &InstanceKey, start_id: &StartId, said: Said, out: &mut Effects) {
+        let report = self.outbox.push(key, start_id, said);
+        out.persist.push(Record::Report(report.clone()));
+        out.act.push(Act::Report(report));
+    }
+
+    fn remember_end(&mut self, start_id: &StartId, said: Said) {
+        self.ended.push_back((start_id.clone(), said));
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
+
+    fn ports(&self, start_id: &StartId) -> PortMappings {
+        self.room
+            .of(start_id)
+            .map(|held| held.ports.mappings())
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,587 @@
+//! Rules of the core: given these orders and this news, exactly these acts and reports.
+
+use greenroom_types::inventory::Disk;
+use greenroom_types::job::{Container, HostPort, PortMapping, Service};
+
+use super::*;
+use crate::lifecycle::Failure;
+use crate::ports::tests::FakeProbe;
+
+fn machine() -> NodeInventory {
+    NodeInventory {
+        total_capacity: 4.0,
+        disks: vec![Disk {
+            path: "/".to_owned(),
+            total: 100 << 30,
+            free: 50 << 30,
+        }],
+        ..NodeInventory::default()
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        runtime: RuntimeKind::Process,
+        host_paths: Vec::new(),
+    }
+}
+
+fn key(job: &str) -> InstanceKey {
+    InstanceKey::new(job.into(), "primary".into())
+}
+
+fn spec(job: &str, start_id: &str) -> StartSpec {
+    let container = Container::Process {
+        command: vec!["run".to_owned()],
+        directory: String::new(),
+    };
+    let mut service = Service {
+        name: "a".to_owned(),
+        container,
+        ..Service::default()
+    };
+    let mapping = PortMapping {
+        container_port: 80,
+        host_port: HostPort::Ephemeral,
+        ..PortMapping::default()
+    };
+    service.parameters.port_mappings = vec![mapping];
+    StartSpec {
+        key: key(job),
+        start_id: start_id.into(),
+        services: vec![service],
+        ..StartSpec::default()
+    }
+}
+
+/// Plays the journal as well: what is persisted can be recovered from at any moment.
+struct Play {
+    agent: Agent,
+    journal: Vec<Record>,
+}
+
+impl Play {
+    fn new() -> Self {
+        Self::recovered(Vec::new(), "boot-1").0
+    }
+    fn recovered(journal: Vec<Record>, boot: &str) -> (Self, Effects) {
+        let mut out = Effects::default();
+        let probe = Box::new(FakeProbe::default());
+        let agent = Agent::recover(
+            settings(),
+            journal.clone(),
+            boot,
+            machine(),
+            probe,
+            &mut out,
+        );
+        let mut play = Self { agent, journal };
+        play.journal.extend(out.persist.clone());
+        play.tell(Event::Engine(Some("process".to_owned())));
+        (play, out)
+    }
+    /// Ends as by kill -9 and comes back.
+    fn restart(self, boot: &str, found: &[(&str, FoundState)]) -> (Self, Vec<Act>) {
+        let (mut play, mut out) = Self::recovered(self.journal, boot);
+        let found = found.iter().map(|(start_id, state)| Found {
+            start_id: (*start_id).into(),
+            state: state.clone(),
+        });
+        play.agent.reconcile(found.collect(), &mut out);
+        play.journal.extend(out.persist);
+        (play, out.act)
+    }
+    fn tell(&mut self, event: Event) -> Vec<Act> {
+        let mut out = Effects::default();
+        self.agent.handle(event, &mut out);
+        self.journal.extend(out.persist);
+        out.act
+    }
+    fn provision(&mut self, spec: &StartSpec) -> Vec<Act> {
+        self.tell(Event::Order(Order::Provision(Box::new(spec.clone()))))
+    }
+    fn runtime(&mut self, start_id: &str, event: RuntimeEvent) -> Vec<Act> {
+        self.tell(Event::Runtime(start_id.into(), event))
+    }
+    fn stop(&mut self, job: &str, start_id: &str, grace: u64) -> Vec<Act> {
+        let start_id = Some(start_id.into()).filter(|id: &StartId| !id.is_empty());
+        self.tell(Event::Order(Order::Stop {
+            key: key(job),
+            start_id,
+            grace: Millis(grace),
+        }))
+    }
+    fn run(&mut self, spec: &StartSpec) {
+        let id = spec.start_id.as_str();
+        self.provision(spec);
+        self.runtime(id, RuntimeEvent::Prepared);
+        self.runtime(id, RuntimeEvent::Running);
+        assert_eq!(self.state(id), Some(InstanceState::Running));
+    }
+    fn state(&self, start_id: &str) -> Option<InstanceState> {
+        let start_id: StartId = start_id.into();
+        self.agent
+            .instances()
+            .find(|view| view.start_id == start_id)
+            .map(|view| view.state)
+    }
+}
+
+/// The acts in short: what is told about whom, and what is done to whom.
+fn short(acts: &[Act]) -> Vec<String> {
+    acts.iter()
+        .map(|act| match act {
+            Act::Prepare(id) => format!("prepare {id}"),
+            Act::Start(id) => format!("start {id}"),
+            Act::Stop(id, grace) => format!("stop {id} {grace}"),
+            Act::Remove(id) => format!("remove {id}"),
+            Act::Attach(id) => format!("attach {id}"),
+            Act::Info(info) => format!("info {}", info.start_id),
+            Act::Leave { park } => format!("leave park={park}"),
+            Act::Report(Report { start_id, said, .. }) => match said {
+                Said::Accepted => format!("say {start_id} accepted"),
+                Said::Prepared { .. } => format!("say {start_id} prepared"),
+                Said::Started { ports } => format!("say {start_id} started {}", ports.len()),
+                Said::Stopped { completed: true } => format!("say {start_id} completed"),
+                Said::Stopped { completed: false } => format!("say {start_id} stopped"),
+                Said::Failed { reason } => format!("say {start_id} failed {reason}"),
+                Said::Rejected { code, .. } => format!("say {start_id} rejected {code:?}"),
+            },
+        })
+        .collect()
+}
+
+// spec: WORK-10
+#[test]
+fn a_start_is_accepted_prepared_started_and_reported_with_its_ports() {
+    let mut play = Play::new();
+    assert_eq!(
+        short(&play.provision(&spec("j", "s1"))),
+        ["say s1 accepted", "prepare s1"]
+    );
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Prepared)),
+        ["start s1"]
+    );
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Running)),
+        ["say s1 started 1"]
+    );
+}
+
+// spec: WORK-10, WORK-21
+#[test]
+fn a_deferred_start_waits_prepared_until_it_is_told_to_run() {
+    let mut play = Play::new();
+    let deferred = StartSpec {
+        defer_start: true,
+        ..spec("j", "s1")
+    };
+    let start = |play: &mut Play, id: &str| {
+        let order = Order::StartPrepared {
+            key: key("j"),
+            start_id: Some(id.into()),
+        };
+        short(&play.tell(Event::Order(order)))
+    };
+    play.provision(&deferred);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Prepared)),
+        ["say s1 prepared"]
+    );
+    assert_eq!(play.state("s1"), Some(InstanceState::Prepared));
+    assert_eq!(start(&mut play, "s1"), ["start s1"]);
+    play.runtime("s1", RuntimeEvent::Running);
+    assert_eq!(start(&mut play, "s1"), ["say s1 started 1"]);
+    assert_eq!(start(&mut play, "s9"), ["say s9 failed not_prepared"]);
+}
+
+// spec: WORK-20
+#[test]
+fn a_repeated_provision_answers_with_what_is_so_and_creates_nothing() {
+    let mut play = Play::new();
+    let s1 = spec("j", "s1");
+    play.provision(&s1);
+    assert_eq!(short(&play.provision(&s1)), ["say s1 accepted"]);
+    play.runtime("s1", RuntimeEvent::Prepared);
+    play.runtime("s1", RuntimeEvent::Running);
+    assert_eq!(short(&play.provision(&s1)), ["say s1 started 1"]);
+    play.runtime("s1", RuntimeEvent::Failing("broke".to_owned()));
+    assert_eq!(short(&play.provision(&s1)), ["say s1 failed broke"]);
+    play.runtime("s1", RuntimeEvent::Ended(Outcome::Stopped));
+    play.runtime("s1", RuntimeEvent::Removed);
+    assert_eq!(short(&play.provision(&s1)), ["say s1 stopped"]);
+    // The same after a restart.
+    let (mut play, _) = play.restart("boot-1", &[]);
+    assert_eq!(short(&play.provision(&s1)), ["say s1 stopped"]);
+}
+
+// spec: WORK-20
+#[test]
+fn another_start_of_a_live_key_is_a_duplicate() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    assert_eq!(
+        short(&play.provision(&spec("j", "s2"))),
+        ["say s2 rejected Duplicate"]
+    );
+    assert_eq!(play.state("s1"), Some(InstanceState::Running));
+}
+
+// spec: WORK-20, JOB-35, HARDM-09
+#[test]
+fn a_start_of_an_ending_key_waits_for_the_remains() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.runtime("s1", RuntimeEvent::Failing("broke".to_owned()));
+    assert_eq!(
+        short(&play.provision(&spec("j", "s2"))),
+        ["say s2 accepted"]
+    );
+    let ended = RuntimeEvent::Ended(Outcome::Stopped);
+    assert_eq!(short(&play.runtime("s1", ended)), ["remove s1"]);
+    let acts = play.runtime("s1", RuntimeEvent::Removed);
+    assert_eq!(short(&acts), ["say s1 stopped", "prepare s2"]);
+}
+
+// spec: WORK-30, WORK-33
+#[test]
+fn a_rejection_reserves_nothing_and_is_remembered() {
+    let mut play = Play::new();
+    let mut big = spec("j", "s1");
+    big.requirements.required_capacity = 5.0;
+    assert_eq!(short(&play.provision(&big)), ["say s1 rejected Capacity"]);
+    assert_eq!(play.agent.picture().assigned_jobs, []);
+    assert_eq!(short(&play.provision(&big)), ["say s1 rejected Capacity"]);
+    big.start_id = "s2".into();
+    big.requirements.required_capacity = 4.0;
+    assert_eq!(
+        short(&play.provision(&big)),
+        ["say s2 accepted", "prepare s2"]
+    );
+    let picture = play.agent.picture();
+    assert_eq!(picture.reserved_capacity, 4.0);
+    assert_eq!(picture.assigned_jobs[0].start_id, "s2".into());
+    assert_eq!(
+        picture.assigned_jobs[0].host_ports,
+        ["40000/tcp", "40000/udp"]
+    );
+}
+
+// spec: WORK-35
+#[test]
+fn a_refusal_of_the_runtime_removes_everything_and_then_rejects() {
+    let mut play = Play::new();
+    play.provision(&spec("j", "s1"));
+    play.runtime("s1", RuntimeEvent::Prepared);
+    let refusal = Refusal::new(RejectionCode::HostPort, "port 8080 is taken");
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Refused(refusal))),
+        ["remove s1"]
+    );
+    assert_eq!(play.agent.picture().assigned_jobs.len(), 1);
+    let acts = play.runtime("s1", RuntimeEvent::Removed);
+    assert_eq!(short(&acts), ["say s1 rejected HostPort"]);
+    assert_eq!(play.agent.picture().assigned_jobs, []);
+}
+
+// spec: JOB-21, WORK-18
+#[test]
+fn a_failure_is_told_at_once_and_stopped_when_nothing_is_left() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let failing = RuntimeEvent::Failing("service a: exit code 1".to_owned());
+    assert_eq!(
+        short(&play.runtime("s1", failing)),
+        ["say s1 failed service a: exit code 1"]
+    );
+    let failure = Failure {
+        service: "a".to_owned(),
+        why: "exit code 1".to_owned(),
+    };
+    let acts = play.runtime("s1", RuntimeEvent::Ended(Outcome::Failed(failure)));
+    assert_eq!(short(&acts), ["remove s1"]);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 stopped"]
+    );
+}
+
+// spec: WORK-18, JOB-34
+#[test]
+fn an_instance_that_finishes_by_itself_is_completed() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.runtime("s1", RuntimeEvent::Ended(Outcome::Completed));
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 completed"]
+    );
+}
+
+// spec: WORK-23
+#[test]
+fn a_stop_is_carried_out_removed_and_reported() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    assert_eq!(short(&play.stop("j", "s1", 3_000)), ["stop s1 3s"]);
+    assert_eq!(short(&play.stop("j", "s1", 1_000)), ["stop s1 1s"]);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Ended(Outcome::Stopped))),
+        ["remove s1"]
+    );
+    assert_eq!(play.agent.picture().assigned_jobs.len(), 1);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 stopped"]
+    );
+    assert_eq!(play.agent.picture().assigned_jobs, []);
+}
+
+// spec: WORK-23
+#[test]
+fn a_stop_reaches_every_phase() {
+    let mut play = Play::new();
+    play.provision(&spec("j", "s1"));
+    assert_eq!(short(&play.stop("j", "s1", 1_000)), ["remove s1"]);
+    // What the preparation still says counts no longer.
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Prepared)),
+        Vec::<String>::new()
+    );
+    play.provision(&spec("j", "s2"));
+    assert_eq!(short(&play.stop("j", "s2", 1_000)), ["say s2 stopped"]);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 stopped"]
+    );
+    // A stop of what is not here says so, and touches nothing else of the key.
+    play.run(&spec("j", "s3"));
+    assert_eq!(short(&play.stop("j", "s9", 1_000)), ["say s9 stopped"]);
+    assert_eq!(play.state("s3"), Some(InstanceState::Running));
+    assert_eq!(short(&play.stop("j", "", 1_000)), ["stop s3 1s"]);
+}
+
+// spec: WORK-22, JOB-07
+#[test]
+fn an_update_restarts_nothing_and_is_remembered() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let tags = Tags::from([("show".to_owned(), "evening".to_owned())]);
+    let order = Order::Update {
+        key: key("j"),
+        start_id: None,
+        description: "new".to_owned(),
+        tags: tags.clone(),
+    };
+    assert_eq!(play.tell(Event::Order(order)), []);
+    let (play, _) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    let (spec, _) = play.agent.order_of(&"s1".into()).unwrap();
+    assert_eq!((spec.description.as_str(), &spec.tags), ("new", &tags));
+}
+
+// spec: WORK-25, WORK-61
+#[test]
+fn after_a_restart_running_instances_are_taken_on_with_everything_they_hold() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.provision(&StartSpec {
+        defer_start: true,
+        ..spec("k", "s2")
+    });
+    play.runtime("s2", RuntimeEvent::Prepared);
+    let before = play.agent.picture();
+    let found = [("s1", FoundState::Running), ("s2", FoundState::Prepared)];
+    let (play, acts) = play.restart("boot-1", &found);
+    assert_eq!(short(&acts), ["attach s1", "attach s2"]);
+    assert_eq!(play.agent.picture(), before);
+    assert_eq!(play.state("s1"), Some(InstanceState::Running));
+    assert_eq!(play.state("s2"), Some(InstanceState::Prepared));
+}
+
+// spec: WORK-25
+#[test]
+fn after_a_restart_half_made_instances_are_removed_and_fail() {
+    let fails = ["say s1 failed worker_restarted", "remove s1"];
+    let mut play = Play::new();
+    play.provision(&spec("j", "s1"));
+    let (play, acts) = play.restart("boot-1", &[("s1", FoundState::HalfMade)]);
+    assert_eq!(short(&acts), fails);
+    // A second crash before the removal is done ends the same way, without a second failure.
+    let (mut play, acts) = play.restart("boot-1", &[]);
+    assert_eq!(short(&acts), ["remove s1"]);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 stopped"]
+    );
+
+    let mut play = Play::new();
+    play.provision(&spec("j", "s1"));
+    play.runtime("s1", RuntimeEvent::Prepared);
+    let (_, acts) = play.restart("boot-1", &[("s1", FoundState::HalfMade)]);
+    assert_eq!(short(&acts), fails);
+
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let (_, acts) = play.restart("boot-1", &[]);
+    assert_eq!(short(&acts), fails);
+}
+
+// spec: WORK-25, HARDM-02
+#[test]
+fn what_came_up_or_ended_while_the_worker_was_away_is_told() {
+    let mut play = Play::new();
+    play.provision(&spec("j", "s1"));
+    play.runtime("s1", RuntimeEvent::Prepared);
+    let (play, acts) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    assert_eq!(short(&acts), ["attach s1", "say s1 started 1"]);
+    let ended = FoundState::Ended(Outcome::Completed);
+    let (mut play, acts) = play.restart("boot-1", &[("s1", ended)]);
+    assert_eq!(short(&acts), ["remove s1"]);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        ["say s1 completed"]
+    );
+}
+
+// spec: WORK-25
+#[test]
+fn a_stop_under_way_goes_on_after_a_restart() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.stop("j", "s1", 5_000);
+    let (play, acts) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    assert_eq!(short(&acts), ["attach s1", "stop s1 5s"]);
+    assert_eq!(play.state("s1"), Some(InstanceState::Stopping));
+}
+
+// spec: WORK-13
+#[test]
+fn what_carries_our_mark_and_no_record_is_removed() {
+    let (_, acts) = Play::new().restart("boot-1", &[("s7", FoundState::Running)]);
+    assert_eq!(short(&acts), ["remove s7"]);
+}
+
+// spec: WORK-62
+#[test]
+fn after_a_reboot_nothing_is_told_of_what_ran_before() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let (play, acts) = play.restart("boot-2", &[]);
+    assert_eq!(short(&acts), ["remove s1"]);
+    assert_eq!(play.state("s1"), None);
+    // Still so after another crash.
+    let (mut play, _) = play.restart("boot-2", &[]);
+    assert_eq!(play.state("s1"), None);
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Removed)),
+        Vec::<String>::new()
+    );
+    assert_eq!(play.agent.picture().assigned_jobs, []);
+}
+
+// spec: WORK-60
+#[test]
+fn reports_survive_a_restart_and_their_ids_never_repeat() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.tell(Event::Acked(1));
+    let waiting = |play: &Play| -> Vec<u64> {
+        play.agent
+            .outbox()
+            .waiting()
+            .map(|report| report.id)
+            .collect()
+    };
+    assert_eq!(waiting(&play), [2]);
+    let (mut play, _) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    assert_eq!(waiting(&play), [2]);
+    play.tell(Event::Acked(2));
+    let (mut play, _) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    assert_eq!(waiting(&play), Vec::<u64>::new());
+    play.stop("j", "s9", 0);
+    assert_eq!(waiting(&play), [3]);
+}
+
+// spec: WORK-25
+#[test]
+fn the_snapshot_is_worth_as_much_as_the_journal() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.provision(&spec("k", "s2"));
+    play.stop("j", "s1", 5_000);
+    play.tell(Event::Acked(1));
+    play.tell(Event::Order(Order::Tags(Tags::from([(
+        "a".to_owned(),
+        "b".to_owned(),
+    )]))));
+    let from = |journal: Vec<Record>| {
+        let (play, _) = Play::recovered(journal, "boot-1");
+        let agent = play.agent;
+        (
+            agent.picture(),
+            agent.instances().collect::<Vec<_>>(),
+            agent.snapshot(),
+        )
+    };
+    assert_eq!(from(play.agent.snapshot()), from(play.journal));
+}
+
+// spec: WORK-63
+#[test]
+fn without_its_engine_a_worker_says_so_and_rejects_starts() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    assert_eq!(play.tell(Event::Engine(None)), []);
+    assert_eq!(play.agent.picture().runtime, "unavailable");
+    assert_eq!(
+        short(&play.provision(&spec("k", "s2"))),
+        ["say s2 rejected Runtime"]
+    );
+    assert_eq!(play.state("s1"), Some(InstanceState::Running));
+}
+
+// spec: WORK-65
+#[test]
+fn a_full_state_directory_rejects_starts_and_keeps_reports_in_memory() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    play.agent.set_journal(false);
+    assert_eq!(
+        short(&play.provision(&spec("k", "s2"))),
+        ["say s2 rejected Disk"]
+    );
+    assert_eq!(play.state("s1"), Some(InstanceState::Running));
+    assert!(
+        play.agent
+            .outbox()
+            .waiting()
+            .any(|report| report.start_id == "s2".into())
+    );
+    // An acceptance that could not be written is taken back before anything is done.
+    play.agent.set_journal(true);
+    play.provision(&spec("m", "s3"));
+    let mut out = Effects::default();
+    play.agent.undo_unwritten(&"s3".into(), &mut out);
+    assert_eq!(short(&out.act), ["say s3 rejected Disk"]);
+    assert_eq!(play.agent.picture().assigned_jobs.len(), 1);
+}
+
+// spec: LOCAL-16, MNODE-14
+#[test]
+fn a_shutdown_stops_everything_and_leaves_when_nothing_is_left() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let order = Order::Shutdown {
+        grace: Millis(5_000),
+        park: true,
+    };
+    assert_eq!(short(&play.tell(Event::Order(order))), ["stop s1 5s"]);
+    assert_eq!(
+        short(&play.provision(&spec("k", "s2"))),
+        ["say s2 rejected Cordoned"]
+    );
+    play.runtime("s1", RuntimeEvent::Ended(Outcome::Stopped));
+    let acts = play.runtime("s1", RuntimeEvent::Removed);
+    assert_eq!(short(&acts), ["say s1 stopped", "leave park=true"]);
+}

@@ -1,0 +1,542 @@
+//! The one task that owns the core: select an input, decide, write, act, tell.
+//!
+//! Everything else talks to it over channels: the controlling streams, the runtime's news, the
+//! survey of the machine. It decides nothing about jobs; that is `agent.rs`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use greenroom_proto::status::Refusal;
+use greenroom_proto::worker as wire;
+use greenroom_types::inventory::NodeInventory;
+use greenroom_types::node::{InstanceState, NodeMetadata, ProviderMetadata};
+use greenroom_types::{Millis, NodeId, StartId, Wall};
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::{Code, Status};
+
+use crate::agent::{Act, Agent, Effects, Event, RuntimeEvent};
+use crate::inventory::load;
+use crate::journal::{Journal, Record};
+use crate::lanes::Lanes;
+use crate::launch::{Identity, Launch, LogLimits};
+use crate::logs::LogStore;
+use crate::order::Order;
+use crate::runtime::SharedRuntime;
+use crate::wire::{
+    Heard, read, write_goodbye, write_health, write_hello, write_info, write_inventory, write_load,
+    write_report, write_running,
+};
+use crate::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
+
+/// Time between two health messages (MNODE-09).
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// Inventories are at least this far apart (WORK-41).
+const INVENTORY_PAUSE: Duration = Duration::from_millis(500);
+/// An old stream that was silent for this long gives way to one of the same term (WORK-01).
+const SILENT: Duration = Duration::from_secs(2);
+/// Grace of the stops when the worker is told to leave (WORK-61).
+const LEAVE_GRACE: Millis = Millis(10_000);
+/// Messages on their way to a Manager that does not read them.
+pub(crate) const OUTGOING_MAX: usize = 1_024;
+/// Time between two looks for logs whose time is over.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+
+/// What goes to a Manager.
+pub(crate) type Outgoing = mpsc::Sender<Result<wire::WorkerMessage, Status>>;
+
+/// Something for the task that owns the core.
+pub(crate) enum Input {
+    /// A proven Manager is connected: how do things stand?
+    Hello {
+        answer: oneshot::Sender<Box<wire::WorkerMessage>>,
+        shared_secret: String,
+    },
+    /// It has answered the hello and wants to control.
+    Control {
+        response: wire::WorkerHelloResponse,
+        outgoing: Outgoing,
+        answer: oneshot::Sender<Result<u64, Status>>,
+    },
+    /// The controlling stream of this number says something.
+    Said {
+        session: u64,
+        message: Box<wire::NodeControllerMessage>,
+    },
+    /// The stream of this number is over.
+    Gone { session: u64 },
+    /// The machine looks like this.
+    Machine(Box<NodeInventory>),
+    /// The engine has this version, or does not answer.
+    Engine(Option<String>),
+    /// Stop everything and end.
+    Leave,
+    /// End and keep everything running.
+    Keep,
+}
+
+/// What the node is, for those who speak for it.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) machine_id: String,
+    pub(crate) boot_id: String,
+    pub(crate) logs: LogLimits,
+}
+
+/// Whether a Manager controls the worker, for the task that calls in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contact {
+    Connected,
+    Alone,
+    /// Told to stay and not to call in (LOCAL-16).
+    Parked,
+}
+
+pub(crate) struct Node {
+    agent: Agent,
+    journal: Journal,
+    lanes: Lanes,
+    runtime: SharedRuntime,
+    about: About,
+    identity: watch::Receiver<Option<Arc<Identity>>>,
+    contact: watch::Sender<Contact>,
+    log_store: LogStore,
+    session: Option<Session>,
+    next_session: u64,
+    /// The greatest (generation, term) that controlled (WORK-01, CLUST-16).
+    seen: (u64, u64),
+    /// What the runtime holds was compared with the journal.
+    reconciled: bool,
+    leaving: bool,
+}
+
+struct Session {
+    id: u64,
+    outgoing: Outgoing,
+    heard: Instant,
+    /// Reports up to this one are on their way.
+    sent: u64,
+    told: Option<NodeInventory>,
+    told_at: Option<Instant>,
+}
+
+/// How the task ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Go,
+    End,
+}
+
+// === impl Node ===
+
+impl Node {
+    #[expect(clippy::too_many_arguments, reason = "each is a part of its own")]
+    pub(crate) fn new(
+        agent: Agent,
+        journal: Journal,
+        lanes: Lanes,
+        runtime: SharedRuntime,
+        about: About,
+        identity: watch::Receiver<Option<Arc<Identity>>>,
+        contact: watch::Sender<Contact>,
+        log_store: LogStore,
+    ) -> Self {
+        Self {
+            agent,
+            journal,
+            lanes,
+            runtime,
+            about,
+            identity,
+            contact,
+            log_store,
+            session: None,
+            next_session: 1,
+            seen: (0, 0),
+            reconciled: false,
+            leaving: false,
+        }
+    }
+
+    /// Runs until told to end.
+    pub(crate) async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        mut news: mpsc::Receiver<(StartId, RuntimeEvent)>,
+    ) {
+        let mut health = tokio::time::interval(HEALTH_EVERY);
+        health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        // How things stand is known before the first hello, if the engine answers.
+        let version = self.runtime.engine().await;
+        self.take(Input::Engine(version)).await;
+        loop {
+            let inventory_due = self.inventory_due();
+            let next = tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input).await,
+                    None => Next::End,
+                },
+                Some((start_id, event)) = news.recv() => {
+                    self.handle(Event::Runtime(start_id, event))
+                }
+                _ = health.tick() => {
+                    self.send(write_health(load()));
+                    Next::Go
+                }
+                _ = sweep.tick() => {
+                    self.log_store.sweep(SystemTime::now());
+                    Next::Go
+                }
+                () = at(inventory_due) => Next::Go,
+            };
+            self.tell();
+            if next == Next::End {
+                return;
+            }
+        }
+    }
+
+    async fn take(&mut self, input: Input) -> Next {
+        match input {
+            Input::Hello {
+                answer,
+                shared_secret,
+            } => {
+                let _ = answer.send(Box::new(write_hello(self.hello(shared_secret))));
+            }
+            Input::Control {
+                response,
+                outgoing,
+                answer,
+            } => {
+                let _ = answer.send(self.control(&response, outgoing));
+            }
+            Input::Said { session, message } => return self.hear(session, *message),
+            Input::Gone { session } => {
+                if self
+                    .session
+                    .as_ref()
+                    .is_some_and(|current| current.id == session)
+                {
+                    self.end_session();
+                }
+            }
+            Input::Machine(machine) => return self.handle(Event::Machine(machine)),
+            Input::Engine(version) => {
+                if version.is_some() && !self.reconciled {
+                    self.reconcile().await;
+                }
+                let version = version.filter(|_| self.reconciled);
+                return self.handle(Event::Engine(version));
+            }
+            Input::Leave => {
+                self.leaving = true;
+                let order = Order::Shutdown {
+                    grace: LEAVE_GRACE,
+                    park: false,
+                };
+                return self.handle(Event::Order(order));
+            }
+            Input::Keep => return Next::End,
+        }
+        Next::Go
+    }
+
+    /// Compares the journal with what the runtime finds, once it can be asked.
+    async fn reconcile(&mut self) {
+        match self.runtime.find().await {
+            Ok(found) => {
+                let mut out = Effects::default();
+                self.agent.reconcile(found, &mut out);
+                self.reconciled = true;
+                self.carry_out(out);
+            }
+            Err(error) => tracing::warn!(%error, "the runtime cannot tell what it holds yet"),
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Next {
+        let mut out = Effects::default();
+        self.agent.handle(event, &mut out);
+        self.carry_out(out)
+    }
+
+    /// First the records, then the acts.
+    fn carry_out(&mut self, mut out: Effects) -> Next {
+        if !out.persist.is_empty() {
+            let written = self.journal.append(&out.persist);
+            self.agent.set_journal(written.is_ok());
+            if let Err(error) = written {
+                tracing::error!(%error, "the journal cannot be written");
+                // What was not written was not accepted (WORK-65). Everything else goes on: a stop
+                // must work on a full disk.
+                let unwritten = out.persist.iter().find_map(|record| match record {
+                    Record::Accepted { spec, .. } => Some(spec.start_id.clone()),
+                    _ => None,
+                });
+                if let Some(start_id) = unwritten {
+                    out = Effects::default();
+                    self.agent.undo_unwritten(&start_id, &mut out);
+                }
+            } else if self.journal.wants_compaction()
+                && let Err(error) = self.journal.compact(&self.agent.snapshot())
+            {
+                tracing::warn!(%error, "the journal cannot be compacted");
+            }
+        }
+        let mut next = Next::Go;
+        for act in out.act {
+            if self.act(act) == Next::End {
+                next = Next::End;
+            }
+        }
+        next
+    }
+
+    fn act(&mut self, act: Act) -> Next {
+        match act {
+            Act::Prepare(start_id) => self.prepare(&start_id),
+            Act::Start(start_id) => self.lanes.start(start_id),
+            Act::Stop(start_id, grace) => self.lanes.stop(start_id, grace),
+            Act::Remove(start_id) => self.lanes.remove(start_id),
+            Act::Attach(start_id) => self.lanes.attach(start_id),
+            // It is in the outbox, from which everything is sent in order.
+            Act::Report(report) => {
+                tracing::info!(
+                    job_id = %report.key.job_id, role = %report.key.role,
+                    start_id = %report.start_id, said = ?report.said, "report"
+                );
+            }
+            Act::Info(info) => self.send(write_info(info, now())),
+            Act::Leave { park: true } => {
+                self.contact.send_replace(Contact::Parked);
+                self.tell();
+                self.session = None;
+            }
+            Act::Leave { park: false } => {
+                self.tell();
+                self.send(write_goodbye(if self.leaving {
+                    "told to leave"
+                } else {
+                    "shutdown"
+                }));
+                self.session = None;
+                return Next::End;
+            }
+        }
+        Next::Go
+    }
+
+    fn prepare(&mut self, start_id: &StartId) {
+        let Some((spec, held)) = self.agent.order_of(start_id) else {
+            return;
+        };
+        let identity = self.identity.borrow().clone();
+        let Some(identity) = identity else { return };
+        let launch = Launch::new(&spec, held, &identity, self.runtime.kind(), self.about.logs);
+        self.lanes.prepare(launch);
+    }
+
+    fn hello(&self, shared_secret: String) -> wire::WorkerHello {
+        let identity = self.identity.borrow().clone();
+        let node_id = identity.map_or_else(NodeId::default, |identity| identity.node_id.clone());
+        let picture = self.agent.picture();
+        let metadata = NodeMetadata {
+            tags: self.agent.node_tags().cloned().unwrap_or_default(),
+            provider: ProviderMetadata::Local {
+                node_name: node_id.to_string(),
+                machine_id: self.about.machine_id.clone(),
+                architecture: picture.architecture,
+            },
+            node_id,
+            ..NodeMetadata::default()
+        };
+        let running = self
+            .agent
+            .instances()
+            .filter(|view| view.state == InstanceState::Running);
+        wire::WorkerHello {
+            node_metadata: Some((&metadata).into()),
+            measured_load: Some(write_load(load())),
+            shared_secret,
+            running_jobs: running
+                .filter_map(|view| {
+                    Some(write_running(
+                        &*self.agent.order_of(&view.start_id)?.0,
+                        &view.ports,
+                    ))
+                })
+                .collect(),
+            token: Some(wire::WorkerAuthenticationToken {
+                instance_id: self.about.machine_id.clone(),
+                ..Default::default()
+            }),
+            protocol_major: PROTOCOL_MAJOR,
+            protocol_minor: PROTOCOL_MINOR,
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id: self.about.boot_id.clone(),
+            machine_id: self.about.machine_id.clone(),
+            inventory: Some((&picture).into()),
+            instances: self
+                .agent
+                .instances()
+                .map(|view| {
+                    let instance = greenroom_proto::convert::worker::WorkerInstance {
+                        key: view.key,
+                        start_id: view.start_id,
+                        state: view.state,
+                        fence: view.fence,
+                        ports: view.ports,
+                    };
+                    (&instance).into()
+                })
+                .collect(),
+            last_report_id: self.agent.outbox().next_id() - 1,
+            ..Default::default()
+        }
+    }
+
+    /// One controlling stream at a time (WORK-01).
+    fn control(
+        &mut self,
+        response: &wire::WorkerHelloResponse,
+        outgoing: Outgoing,
+    ) -> Result<u64, Status> {
+        let rank = (response.generation, response.term);
+        let silent = |session: &Session| session.heard.elapsed() >= SILENT;
+        let yields = self
+            .session
+            .as_ref()
+            .is_none_or(|old| rank > self.seen || silent(old));
+        if rank < self.seen || !yields {
+            let message = format!(
+                "another Manager controls this worker, of generation {} and term {}",
+                self.seen.0, self.seen.1
+            );
+            return Err(Refusal::new(Code::AlreadyExists, "controlled", message).into());
+        }
+        self.seen = rank;
+        let id = self.next_session;
+        self.next_session += 1;
+        self.session = Some(Session {
+            id,
+            outgoing,
+            heard: Instant::now(),
+            sent: response.report_acked,
+            // The hello carried it, a moment ago.
+            told: None,
+            told_at: None,
+        });
+        self.contact.send_replace(Contact::Connected);
+        self.handle(Event::Acked(response.report_acked));
+        tracing::info!(
+            generation = rank.0,
+            term = rank.1,
+            member = response.member,
+            "controlled"
+        );
+        Ok(id)
+    }
+
+    fn hear(&mut self, id: u64, message: wire::NodeControllerMessage) -> Next {
+        let Some(session) = self.session.as_mut().filter(|session| session.id == id) else {
+            return Next::Go;
+        };
+        session.heard = Instant::now();
+        let rank = (message.generation, message.term);
+        if rank != (0, 0) && rank < self.seen {
+            tracing::warn!(
+                generation = rank.0,
+                term = rank.1,
+                "an order of an earlier Manager"
+            );
+            return Next::Go;
+        }
+        match read(message) {
+            Heard::Order(order) => self.handle(Event::Order(order)),
+            Heard::Acked(id) => self.handle(Event::Acked(id)),
+            Heard::Unsupported(what) => {
+                tracing::warn!(what, "an order that this worker does not carry out");
+                Next::Go
+            }
+            Heard::Faulty(error) => {
+                tracing::warn!(%error, "an order that cannot be read");
+                Next::Go
+            }
+        }
+    }
+
+    fn end_session(&mut self) {
+        self.session = None;
+        self.contact.send_if_modified(|contact| {
+            let was = *contact == Contact::Connected;
+            if was {
+                *contact = Contact::Alone;
+            }
+            was
+        });
+    }
+
+    /// Sends what the Manager must know and does not: reports in order, then the inventory.
+    fn tell(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let picture = self.agent.picture();
+        for report in self.agent.outbox().waiting() {
+            if report.id <= session.sent {
+                continue;
+            }
+            if session
+                .outgoing
+                .try_send(Ok(write_report(report, &picture)))
+                .is_err()
+            {
+                return;
+            }
+            session.sent = report.id;
+        }
+        let due = session
+            .told_at
+            .is_none_or(|at| at.elapsed() >= INVENTORY_PAUSE);
+        if due
+            && session.told.as_ref() != Some(&picture)
+            && session
+                .outgoing
+                .try_send(Ok(write_inventory(&picture)))
+                .is_ok()
+        {
+            session.told = Some(picture);
+            session.told_at = Some(Instant::now());
+        }
+    }
+
+    /// When a changed inventory that had to wait may be sent.
+    fn inventory_due(&self) -> Option<Instant> {
+        let session = self.session.as_ref()?;
+        let at = session.told_at? + INVENTORY_PAUSE;
+        (at > Instant::now() && session.told.as_ref() != Some(&self.agent.picture())).then_some(at)
+    }
+
+    /// Sends what may be lost.
+    fn send(&self, message: wire::WorkerMessage) {
+        if let Some(session) = &self.session {
+            let _ = session.outgoing.try_send(Ok(message));
+        }
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The wall clock.
+pub(crate) fn now() -> Wall {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Wall(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

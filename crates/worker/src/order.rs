@@ -1,0 +1,196 @@
+//! What the Manager orders and what the worker reports, as the worker's core sees them.
+//!
+//! These values are what the journal keeps, so their names on disk are part of its version. The wire
+//! is turned into them in `wire.rs`; nothing here knows of it.
+
+use std::collections::BTreeMap;
+
+use greenroom_types::bundle::Requirements;
+use greenroom_types::job::{Container, JobInfoKind, PortMappings, Service, ServiceParameters};
+use greenroom_types::node::{InstanceKey, RejectionCode};
+use greenroom_types::{Millis, StartId, Tags};
+use serde::{Deserialize, Serialize};
+
+/// Name of the service that runs the media runtime of a job (JOB-05).
+const MEDIA_SERVICE: &str = "media";
+
+/// One order to run an instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct StartSpec {
+    pub(crate) key: InstanceKey,
+    pub(crate) start_id: StartId,
+    pub(crate) description: String,
+    pub(crate) tags: Tags,
+    pub(crate) services: Vec<Service>,
+    /// Slot role told to the job; empty for the role up to its `@`.
+    pub(crate) runtime_role: String,
+    /// Create everything and run nothing (JOB-24).
+    pub(crate) defer_start: bool,
+    /// Which device: absent leaves it to the worker, negative means none.
+    pub(crate) gpu_index: Option<i32>,
+    pub(crate) requirements: Requirements,
+    /// It must not run without a lease (LEASE-01).
+    pub(crate) leased: bool,
+    /// Fencing number, 0 without lease.
+    pub(crate) fence: u64,
+    /// Wants the job socket (SOCK-01).
+    pub(crate) job_socket: bool,
+    /// Makes its node able to do something (WORK-43).
+    pub(crate) provides: bool,
+    /// Names of tags told to the services.
+    pub(crate) export_tags: Vec<String>,
+    /// Names of environment variables that are secret (SEC-16).
+    pub(crate) secret_env: Vec<String>,
+    /// The media runtime's image, empty for a job without one (JOB-30).
+    pub(crate) media_image: String,
+    pub(crate) media_parameters: Option<ServiceParameters>,
+}
+
+/// Something the Manager wants done about instances.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// Run an instance.
+    Provision(Box<StartSpec>),
+    /// A start that cannot be read: it is refused like any other.
+    Unreadable {
+        key: InstanceKey,
+        start_id: StartId,
+        refusal: Refusal,
+    },
+    /// Stop an instance; without a start id, whichever is live under the key.
+    Stop {
+        key: InstanceKey,
+        start_id: Option<StartId>,
+        grace: Millis,
+    },
+    /// Run what was prepared.
+    StartPrepared {
+        key: InstanceKey,
+        start_id: Option<StartId>,
+    },
+    /// Adopt what may change without a restart.
+    Update {
+        key: InstanceKey,
+        start_id: Option<StartId>,
+        description: String,
+        tags: Tags,
+    },
+    /// The node's tags changed.
+    Tags(Tags),
+    /// Stop everything; then end, or stay and wait for the next restart.
+    Shutdown { grace: Millis, park: bool },
+}
+
+/// What a report says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub(crate) enum Said {
+    Accepted,
+    Prepared {
+        ports: PortMappings,
+    },
+    Started {
+        ports: PortMappings,
+    },
+    /// Nothing is left of it. `completed`: it ended by itself with every service at exit 0.
+    Stopped {
+        completed: bool,
+    },
+    /// It failed and its remains are being removed; `Stopped` follows.
+    Failed {
+        reason: String,
+    },
+    /// It was not taken on and nothing of it is left.
+    Rejected {
+        code: RejectionCode,
+        detail: String,
+    },
+}
+
+/// Something the Manager must come to know, kept until it says so (WORK-60).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Report {
+    /// Grows by one and never repeats, across restarts too.
+    pub(crate) id: u64,
+    pub(crate) key: InstanceKey,
+    pub(crate) start_id: StartId,
+    pub(crate) said: Said,
+}
+
+/// News that is sent if somebody listens, and otherwise lost.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Info {
+    pub(crate) key: InstanceKey,
+    pub(crate) start_id: StartId,
+    pub(crate) kind: JobInfoKind,
+}
+
+/// A refusal of a start, in one plain sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Refusal {
+    pub(crate) code: RejectionCode,
+    pub(crate) detail: String,
+}
+
+// === impl StartSpec ===
+
+impl StartSpec {
+    /// The services that run: the job's own, and the media runtime where there is an image for it.
+    pub(crate) fn all_services(&self) -> Vec<Service> {
+        let mut services = self.services.clone();
+        if !self.media_image.is_empty() {
+            services.push(Service {
+                name: MEDIA_SERVICE.to_owned(),
+                container: Container::Docker(self.media_image.clone()),
+                parameters: self.media_parameters.clone().unwrap_or_default(),
+                ..Service::default()
+            });
+        }
+        services
+    }
+
+    /// What the job is told as its role.
+    pub(crate) fn told_role(&self) -> &str {
+        if self.runtime_role.is_empty() {
+            self.key.role.slot()
+        } else {
+            &self.runtime_role
+        }
+    }
+
+    /// The tags that the job asks to be told, with their names as environment variables.
+    pub(crate) fn exported_tags(&self) -> BTreeMap<String, String> {
+        self.export_tags
+            .iter()
+            .filter_map(|name| Some((tag_variable(name), self.tags.get(name)?.clone())))
+            .collect()
+    }
+}
+
+fn tag_variable(tag: &str) -> String {
+    let name: String = tag
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    format!("GREENROOM_TAG_{name}")
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub(crate) fn new(code: RejectionCode, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            detail: detail.into(),
+        }
+    }
+}

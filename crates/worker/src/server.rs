@@ -1,0 +1,176 @@
+//! The worker's side of the controlling stream: proof, hello, then orders in and reports out.
+//!
+//! The Manager dials. Until it has proven that it holds the node's key it is told nothing (WORK-02).
+//! Which stream controls is decided by the core's task; this file only carries messages.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use greenroom_auth::{NodeKey, NonceMemory, PROOF_METADATA};
+use greenroom_proto::status::Refusal;
+use greenroom_proto::worker as wire;
+use greenroom_proto::worker::node_controller_message::Message as Controller;
+use greenroom_proto::worker::worker_server::Worker;
+use greenroom_types::NodeId;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::BoxStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use crate::node::{Input, OUTGOING_MAX, Outgoing, now};
+
+/// The Manager answers a hello within this, or the worker closes (WORK-03).
+const HELLO_ANSWER: Duration = Duration::from_secs(10);
+
+/// What a proof is checked against.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeProof {
+    pub(crate) node_id: NodeId,
+    pub(crate) key: NodeKey,
+}
+
+/// The service that the Manager dials.
+pub(crate) struct WorkerService {
+    proof: watch::Receiver<Option<Arc<NodeProof>>>,
+    nonces: Mutex<NonceMemory>,
+    inputs: mpsc::Sender<Input>,
+    ending: CancellationToken,
+}
+
+// === impl WorkerService ===
+
+impl WorkerService {
+    pub(crate) fn new(
+        proof: watch::Receiver<Option<Arc<NodeProof>>>,
+        inputs: mpsc::Sender<Input>,
+        ending: CancellationToken,
+    ) -> Self {
+        Self {
+            proof,
+            nonces: Mutex::default(),
+            inputs,
+            ending,
+        }
+    }
+
+    /// The worker's answer to a Manager that proved itself. Every other caller gets one and the same
+    /// refusal; the reason stays here.
+    fn check<T>(&self, request: &Request<T>) -> Result<String, Status> {
+        let refused = || Refusal::new(Code::Unauthenticated, "bad_proof", "not the Manager").into();
+        let proof = self.proof.borrow().clone();
+        let Some(proof) = proof else {
+            return Err(refused());
+        };
+        let text = request
+            .metadata()
+            .get(PROOF_METADATA)
+            .and_then(|text| text.to_str().ok());
+        let Some(text) = text else {
+            tracing::warn!("a caller without proof was turned away");
+            return Err(refused());
+        };
+        let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        match proof
+            .key
+            .check_manager(&proof.node_id, text, now(), &mut nonces)
+        {
+            Ok(nonce) => Ok(proof.key.prove_worker(&proof.node_id, &nonce)),
+            Err(error) => {
+                tracing::warn!(%error, "a caller's proof does not hold");
+                Err(refused())
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Worker for WorkerService {
+    async fn node_controller_stream(
+        &self,
+        request: Request<Streaming<wire::NodeControllerMessage>>,
+    ) -> Result<Response<BoxStream<wire::WorkerMessage>>, Status> {
+        let shared_secret = self.check(&request)?;
+        let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+        let talk = Talk {
+            inputs: self.inputs.clone(),
+            incoming: request.into_inner(),
+            outgoing,
+        };
+        let ending = self.ending.clone();
+        tokio::spawn(async move {
+            let closing = talk.outgoing.clone();
+            tokio::select! {
+                ended = talk.run(shared_secret) => {
+                    if let Err(status) = ended {
+                        let _ = closing.send(Err(status)).await;
+                    }
+                }
+                () = ending.cancelled() => {}
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// One stream, from its hello to its end.
+struct Talk {
+    inputs: mpsc::Sender<Input>,
+    incoming: Streaming<wire::NodeControllerMessage>,
+    outgoing: Outgoing,
+}
+
+// === impl Talk ===
+
+impl Talk {
+    async fn run(mut self, shared_secret: String) -> Result<(), Status> {
+        let (answer, hello) = oneshot::channel();
+        self.ask(Input::Hello {
+            answer,
+            shared_secret,
+        })
+        .await?;
+        let hello = hello.await.map_err(|_| ending())?;
+        if self.outgoing.send(Ok(*hello)).await.is_err() {
+            return Ok(());
+        }
+        let answered = tokio::time::timeout(HELLO_ANSWER, self.incoming.message()).await;
+        let message = answered
+            .map_err(|_| Status::deadline_exceeded("the hello was not answered within 10 s"))??;
+        let response = match message.and_then(|message| message.message) {
+            Some(Controller::HelloResponse(response)) => response,
+            Some(_) => return Err(Status::failed_precondition("hello_response comes first")),
+            None => return Ok(()),
+        };
+        let (answer, control) = oneshot::channel();
+        let outgoing = self.outgoing.clone();
+        self.ask(Input::Control {
+            response,
+            outgoing,
+            answer,
+        })
+        .await?;
+        let session = control.await.map_err(|_| ending())??;
+        // From here on only the core holds the way out, so that a stream it replaces ends.
+        drop(self.outgoing);
+        while let Ok(Some(message)) = self.incoming.message().await {
+            let input = Input::Said {
+                session,
+                message: Box::new(message),
+            };
+            if self.inputs.send(input).await.is_err() {
+                break;
+            }
+        }
+        let _ = self.inputs.send(Input::Gone { session }).await;
+        Ok(())
+    }
+
+    async fn ask(&self, input: Input) -> Result<(), Status> {
+        self.inputs.send(input).await.map_err(|_| ending())
+    }
+}
+
+fn ending() -> Status {
+    Refusal::new(Code::Unavailable, "shutting_down", "the worker is ending").into()
+}
