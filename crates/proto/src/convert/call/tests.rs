@@ -1,6 +1,6 @@
 use greenroom_types::{
     Tags, Wall,
-    call::{Reply, Status},
+    call::{Call, Reply, Status},
     job::{Job, Service, ServiceParameters},
 };
 

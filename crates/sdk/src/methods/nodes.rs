@@ -1,0 +1,230 @@
+//! Calls on nodes and slots.
+
+use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Reply};
+use greenroom_types::{JobId, NodeId, PoolName};
+
+use super::{EditTags, NodeTags, Slot, Token, other_answer};
+use crate::client::Client;
+use crate::error::Error;
+
+impl Client {
+    /// Asks for an EC2 node; done means recorded (AWS-01, MNODE-01).
+    ///
+    /// # Errors
+    /// [`Error::FailedPrecondition`] `provider_not_configured`, [`Error::AlreadyExists`]
+    /// `node_exists`.
+    ///
+    /// ```no_run
+    /// use greenroom_sdk::types::call::CreateAwsNode;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let node = CreateAwsNode {
+    ///     node_id: "spot-7".into(),
+    ///     region: "eu-west-1".to_owned(),
+    ///     instance_type: "m7i.large".to_owned(),
+    ///     ..CreateAwsNode::default()
+    /// };
+    /// client.create_aws_node(node).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_aws_node(&self, node: CreateAwsNode) -> Result<(), Error> {
+        match self.call(Call::CreateAwsNode(Box::new(node))).await? {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("CreateAwsNode", &other)),
+        }
+    }
+
+    /// Asks for an Oracle node; done means recorded (OCI-01, MNODE-01).
+    ///
+    /// # Errors
+    /// [`Error::FailedPrecondition`] `provider_not_configured`, [`Error::AlreadyExists`]
+    /// `node_exists`.
+    ///
+    /// ```no_run
+    /// use greenroom_sdk::types::call::CreateOciNode;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let node = CreateOciNode {
+    ///     node_id: "oci-7".into(),
+    ///     availability_domain: "AD-1".to_owned(),
+    ///     shape: "VM.Standard3.Flex".to_owned(),
+    ///     ocpus: Some(4.0),
+    ///     memory_gb: Some(32.0),
+    ///     ..CreateOciNode::default()
+    /// };
+    /// client.create_oci_node(node).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn create_oci_node(&self, node: CreateOciNode) -> Result<(), Error> {
+        match self.call(Call::CreateOciNode(Box::new(node))).await? {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("CreateOciNode", &other)),
+        }
+    }
+
+    /// Ends a node; done means that the intent is recorded (API-14).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// client.terminate_node("node-1").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn terminate_node(&self, node_id: impl Into<NodeId>) -> Result<(), Error> {
+        match self.call(Call::TerminateNode(node_id.into())).await? {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("TerminateNode", &other)),
+        }
+    }
+
+    /// Tells which version a node's daemon should have; the published surface's old call (API-13).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// client.update_physical_node("node-1", "1.0.384").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn update_physical_node(
+        &self,
+        node_id: impl Into<NodeId>,
+        daemon_version: impl Into<String>,
+    ) -> Result<(), Error> {
+        match self
+            .call(Call::UpdatePhysicalNode {
+                node_id: node_id.into(),
+                daemon_version: daemon_version.into(),
+            })
+            .await?
+        {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("UpdatePhysicalNode", &other)),
+        }
+    }
+
+    /// Sets and removes tags of a node and answers all of them (TAG-01).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`, [`Error::FailedPrecondition`] `revision_mismatch`.
+    ///
+    /// ```no_run
+    /// use greenroom_sdk::EditTags;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let edit = EditTags {
+    ///     set: [("rack".to_owned(), "b4".to_owned())].into(),
+    ///     ..EditTags::default()
+    /// };
+    /// let tags = client.set_node_tags("node-1", edit).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_node_tags(
+        &self,
+        node_id: impl Into<NodeId>,
+        edit: EditTags,
+    ) -> Result<NodeTags, Error> {
+        match self
+            .call(Call::SetNodeTags {
+                node_id: node_id.into(),
+                tags: edit.set,
+                remove: edit.remove,
+                expected_revision: edit.expected_revision,
+            })
+            .await?
+        {
+            Reply::Tags { tags, revision } => Ok(NodeTags { tags, revision }),
+            other => Err(other_answer("SetNodeTags", &other)),
+        }
+    }
+
+    /// Makes a slot for an owned server and answers its one-shot token (LOCAL-01).
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] `slot_exists`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let slot = client.register_cluster_node("studio-1", "studio").await?;
+    /// println!("run the worker of {} with this token: {}", slot.node_id, slot.token.reveal());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn register_cluster_node(
+        &self,
+        node_name: impl Into<String>,
+        pool: impl Into<PoolName>,
+    ) -> Result<Slot, Error> {
+        match self
+            .call(Call::RegisterClusterNode {
+                node_name: node_name.into(),
+                pool: pool.into(),
+            })
+            .await?
+        {
+            Reply::Slot { node_id, token } => Ok(Slot {
+                node_id,
+                token: Token(token),
+            }),
+            other => Err(other_answer("RegisterClusterNode", &other)),
+        }
+    }
+
+    /// Removes a slot and answers the jobs that were stopped for it (LOCAL-12).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_slot`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let stopped = client.deregister_cluster_node("studio-1").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn deregister_cluster_node(
+        &self,
+        node_id: impl Into<NodeId>,
+    ) -> Result<Vec<JobId>, Error> {
+        match self
+            .call(Call::DeregisterClusterNode(node_id.into()))
+            .await?
+        {
+            Reply::StoppedJobs(job_ids) => Ok(job_ids),
+            other => Err(other_answer("DeregisterClusterNode", &other)),
+        }
+    }
+
+    /// Lets a node pull images, and answers the id of the batch (PREF-01).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] `bad_image_ref`, [`Error::FailedPrecondition`]
+    /// `node_not_running`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let batch = client.prefetch_images("node-1", vec!["registry/encoder:7".to_owned()]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn prefetch_images(
+        &self,
+        node_id: impl Into<NodeId>,
+        image_refs: Vec<String>,
+    ) -> Result<String, Error> {
+        match self
+            .call(Call::PrefetchImages {
+                node_id: node_id.into(),
+                image_refs,
+            })
+            .await?
+        {
+            Reply::Batch(batch_id) => Ok(batch_id),
+            other => Err(other_answer("PrefetchImages", &other)),
+        }
+    }
+}
