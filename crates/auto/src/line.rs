@@ -1,0 +1,150 @@
+//! The line to the Manager: calls through the SDK, its event stream and its connection states as
+//! inputs. The only file that knows the SDK's types.
+
+use greenroom_policy::CallFailure;
+use greenroom_policy::event::ConnectionState;
+use greenroom_sdk::{
+    Client, ConnectionState as SdkState, ConnectionStates, Error, EventSettings, StreamItem,
+};
+use greenroom_types::call::{Call, Reply};
+use tokio::sync::mpsc;
+
+use crate::driver::Input;
+
+/// What the loop needs of a Manager. A trait, so that the loop is tested without one.
+pub(crate) trait Line: Send + 'static {
+    /// Makes a call.
+    fn call(&self, call: Call)
+    -> impl Future<Output = Result<Reply, CallFailure>> + Send + 'static;
+
+    /// Closes the channel.
+    fn close(&mut self);
+}
+
+/// The SDK's connection; none until it stands.
+#[derive(Debug, Default)]
+pub(crate) struct ManagerLine {
+    pub(crate) client: Option<Client>,
+}
+
+// === impl ManagerLine ===
+
+impl Line for ManagerLine {
+    fn call(
+        &self,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply, CallFailure>> + Send + 'static {
+        let client = self.client.clone();
+        async move {
+            match client {
+                Some(client) => client.call(call).await.map_err(failure),
+                None => Err(CallFailure::Unavailable("not connected yet".to_owned())),
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.close();
+        }
+    }
+}
+
+// === feeds ===
+
+/// Hands on the connection's states until it is closed.
+pub(crate) async fn feed_states(mut states: ConnectionStates, inputs: mpsc::Sender<Input>) {
+    while let Some(state) = states.next().await {
+        let state = match state {
+            SdkState::Idle => ConnectionState::Idle,
+            SdkState::Connecting => ConnectionState::Connecting,
+            SdkState::Ready => ConnectionState::Ready,
+            SdkState::TransientFailure => ConnectionState::TransientFailure,
+            // The loop itself tells of the end, when it closes the channel.
+            SdkState::Shutdown => return,
+        };
+        if inputs.send(Input::State(state)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Opens the event stream and hands on its snapshot and its events, then its end. It is not resumed:
+/// an instance never reconnects (LIFE-07).
+pub(crate) async fn feed_events(client: Client, window_s: u32, inputs: mpsc::Sender<Input>) {
+    let end = read_events(client, window_s, &inputs).await;
+    let _ = inputs.send(Input::StreamEnded(end)).await;
+}
+
+async fn read_events(client: Client, window_s: u32, inputs: &mpsc::Sender<Input>) -> String {
+    let settings = EventSettings {
+        pending_window_s: window_s,
+        client_label: "auto-manager".to_owned(),
+        auto_resume: false,
+        ..EventSettings::default()
+    };
+    let (state, mut events) = match client.event_stream(settings).await {
+        Ok(opened) => opened,
+        Err(error) => return error.to_string(),
+    };
+    for event in state.events() {
+        if inputs.send(Input::Stream(event)).await.is_err() {
+            return String::new();
+        }
+    }
+    drop(state);
+    loop {
+        let event = match events.next().await {
+            Some(StreamItem::Event(stamped)) => stamped.event,
+            Some(StreamItem::Resnapshot(_)) => {
+                return "the stream began anew with another snapshot".to_owned();
+            }
+            Some(StreamItem::Closed(error)) => return error.to_string(),
+            None => return "the stream ended".to_owned(),
+        };
+        if inputs.send(Input::Stream(event)).await.is_err() {
+            return String::new();
+        }
+    }
+}
+
+/// A failed call as the policy reads it: refused means that nothing changed, all else that nobody
+/// knows (TIME-02).
+fn failure(error: Error) -> CallFailure {
+    match error {
+        Error::DeadlineExceeded { .. } => CallFailure::TimedOut,
+        Error::NeedsProtocol { .. } => CallFailure::Refused(error.into_refusal()),
+        _ if error.refused().is_some() => CallFailure::Refused(error.into_refusal()),
+        _ => CallFailure::Unavailable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greenroom_sdk::Refused;
+
+    #[test]
+    fn only_a_refusal_says_that_nothing_changed() {
+        let refused = Refused {
+            method: "StartJob",
+            reason: "unknown_job".to_owned(),
+            ..Refused::default()
+        };
+        let CallFailure::Refused(refusal) = failure(Error::NotFound(refused)) else {
+            panic!("a refusal");
+        };
+        assert_eq!(refusal.reason, "unknown_job");
+        let lost = Error::ConnectionLost {
+            method: "StartJob",
+            outcome_unknown: true,
+            cause: "reset".to_owned(),
+        };
+        assert!(matches!(failure(lost), CallFailure::Unavailable(_)));
+        let late = Error::DeadlineExceeded {
+            method: "StartJob",
+            outcome_unknown: true,
+        };
+        assert_eq!(failure(late), CallFailure::TimedOut);
+    }
+}
