@@ -177,6 +177,3 @@ pub(crate) fn runs(job: &JobWithHistory) -> Vec<Run> {
     }
     runs
 }
-
-#[cfg(test)]
-mod tests;

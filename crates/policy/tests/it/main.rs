@@ -1,0 +1,13 @@
+//! The policy core against a hand-driven Manager: each test is a situation of docs/spec/policy.md,
+//! told in events and answered in calls and callbacks.
+
+mod ceiling;
+mod health;
+mod hydration;
+mod launch;
+mod lifecycle;
+mod node_loss;
+mod placement;
+mod provision;
+mod schedule;
+mod world;
