@@ -1,1 +1,21 @@
-//! Virtual time, simulated workers and network, the scenario runner
+//! Virtual time: the real policy and the real ledger with simulated workers and clouds, driven by
+//! scenario files (docs/spec/scenario.md).
+//!
+//! [`run_file`] reads a scenario and plays it; [`check_file`] only reads it. No process, container,
+//! socket or clock is used, and the same file gives the same bytes at every run (SCEN-14). The crate
+//! prints nothing and opens no file: that is the caller's part.
+
+pub mod expect;
+pub mod format;
+mod invariants;
+mod log;
+mod run;
+mod seed;
+mod served;
+mod view;
+mod world;
+
+pub use expect::Mismatch;
+pub use format::Scenario;
+pub use log::Keep;
+pub use run::{Failure, Options, Outcome, Run, check_file, play, run_file};

@@ -1,0 +1,180 @@
+//! Decisions with their traces, dry runs and admissions.
+
+use greenroom_placement::{Attempt, Decision};
+use greenroom_policy::getters::Admission;
+use greenroom_types::NodeId;
+
+use super::Findings;
+use crate::format::code;
+use crate::format::expect::{AdmissionExpect, AttemptExpect, DryRunExpect, TraceExpect};
+use crate::format::names::JobPath;
+use crate::world::{Answer, World};
+
+pub(super) fn trace(world: &World, wanted: &TraceExpect, path: &str, findings: &mut Findings) {
+    let Some(decision) = world.decisions.get(&wanted.job.job_id()) else {
+        findings.add(path, format!("a decision about {}", wanted.job), "none was made".into());
+        return;
+    };
+    let chosen = format!("{path}.chosen");
+    findings.compare_node(world, &chosen, wanted.chosen.as_ref(), decision.node_id.as_ref());
+    let Some(attempts) = &wanted.attempts else {
+        return;
+    };
+    let found = decision
+        .trace
+        .as_ref()
+        .map_or(&[][..], |trace| &trace.attempts[..]);
+    if attempts.len() != found.len() {
+        let tiers: Vec<String> = found
+            .iter()
+            .map(|attempt| {
+                let tier = attempt.tier.as_ref().map_or("none", |tier| tier.as_str());
+                format!("{tier} {}", code(&attempt.outcome))
+            })
+            .collect();
+        findings.add(
+            &format!("{path}.attempts"),
+            format!("{} attempts", attempts.len()),
+            format!("{}: {}", found.len(), tiers.join(", ")),
+        );
+        return;
+    }
+    for (index, (wanted, found)) in attempts.iter().zip(found).enumerate() {
+        let path = format!("{path}.attempts[{index}]");
+        check_attempt(world, wanted, found, &path, findings);
+    }
+}
+
+fn check_attempt(
+    world: &World,
+    wanted: &AttemptExpect,
+    found: &Attempt,
+    path: &str,
+    findings: &mut Findings,
+) {
+    findings.compare_found(
+        &format!("{path}.tier"),
+        wanted.tier.clone(),
+        found.tier.clone(),
+        ToString::to_string,
+    );
+    let outcome = code(&found.outcome);
+    findings.compare(&format!("{path}.outcome"), wanted.outcome.clone(), outcome, Clone::clone);
+    for (node, reason) in &wanted.filtered {
+        let path = format!("{path}.filtered.{node}");
+        let Some(node_id) = world.resolve(node) else {
+            findings.add(&path, reason.clone(), format!("{node} stands for no node now"));
+            continue;
+        };
+        let why = found
+            .filtered
+            .iter()
+            .find(|filtered| filtered.node == node_id)
+            .map(|filtered| filtered.reason.name().to_owned());
+        let survived = found.survivors.iter().any(|it| it.key.node == node_id);
+        let found = match why {
+            Some(why) => why,
+            None if survived => "not filtered: it would do".to_owned(),
+            None => "not looked at".to_owned(),
+        };
+        findings.compare(&path, Some(reason.clone()), found, Clone::clone);
+    }
+    let Some(survivors) = &wanted.survivors else {
+        return;
+    };
+    let best: Vec<NodeId> = found
+        .survivors
+        .iter()
+        .map(|survivor| survivor.key.node.clone())
+        .collect();
+    let first: Vec<Option<NodeId>> = survivors.iter().map(|node| world.resolve(node)).collect();
+    let fits = first.len() <= best.len()
+        && first
+            .iter()
+            .zip(&best)
+            .all(|(wanted, found)| wanted.as_ref() == Some(found));
+    if !fits {
+        let wanted: Vec<String> = survivors.iter().map(ToString::to_string).collect();
+        let found: Vec<String> = best.iter().map(|id| world.purchases.name(id)).collect();
+        let path = format!("{path}.survivors");
+        findings.add(&path, wanted.join(", "), format!("[{}]", found.join(", ")));
+    }
+}
+
+pub(super) fn dry_run(world: &World, wanted: &DryRunExpect, path: &str, findings: &mut Findings) {
+    let Some(Answer::DryRun(answer)) = &world.last_dry_run else {
+        findings.add(path, "a dry run".into(), "none was made".into());
+        return;
+    };
+    let Some(run) = answer else {
+        findings.add(path, wanted.kind.clone(), "no such job".into());
+        return;
+    };
+    let (kind, node, tier, shape) = match &run.decision {
+        Decision::Place { node, tier, .. } => ("place", Some(node), Some(tier), None),
+        Decision::Provision { tier, shape, .. } => {
+            ("provision", None, Some(tier), Some(shape.instance_type.clone()))
+        }
+        Decision::Failure { .. } => ("failure", None, None, None),
+    };
+    let expected = Some(wanted.kind.clone());
+    findings.compare(&format!("{path}.kind"), expected, kind.to_owned(), Clone::clone);
+    findings.compare_node(world, &format!("{path}.node"), wanted.node.as_ref(), node);
+    let tier = tier.cloned();
+    findings.compare_found(&format!("{path}.tier"), wanted.tier.clone(), tier, ToString::to_string);
+    let path = format!("{path}.instanceType");
+    findings.compare_found(&path, wanted.instance_type.clone(), shape, Clone::clone);
+}
+
+pub(super) fn admission(
+    world: &World,
+    wanted: &AdmissionExpect,
+    path: &str,
+    findings: &mut Findings,
+) {
+    let Some(Answer::Admission(answer)) = &world.last_admission else {
+        findings.add(path, "an admission".into(), "none was asked for".into());
+        return;
+    };
+    let (kind, found, unplaceable) = match &**answer {
+        Admission::Ok { findings } => ("ok", findings, &[][..]),
+        Admission::ValidationErrors { findings } => ("validationErrors", findings, &[][..]),
+        Admission::NoCapacity {
+            unplaceable,
+            findings,
+        } => ("noCapacity", findings, &unplaceable[..]),
+    };
+    let expected = Some(wanted.kind.clone());
+    findings.compare(&format!("{path}.kind"), expected, kind.to_owned(), Clone::clone);
+    let places: Vec<String> = unplaceable
+        .iter()
+        .map(|job| format!("{}/{}", job.replica_index, job.job_name))
+        .collect();
+    let names = |list: &[JobPath]| -> Vec<String> {
+        let name = |path: &JobPath| format!("{}/{}", path.replica_index, path.job_name);
+        list.iter().map(name).collect()
+    };
+    let unplaceable = wanted.unplaceable.as_deref().map(names);
+    any_order(&format!("{path}.unplaceable"), unplaceable, places, findings);
+    let codes = |list: &[greenroom_placement::Finding]| -> Vec<String> {
+        list.iter().map(|finding| code(&finding.code)).collect()
+    };
+    let errors = codes(&found.errors);
+    any_order(&format!("{path}.errors"), wanted.errors.clone(), errors, findings);
+    let warnings = codes(&found.warnings);
+    any_order(&format!("{path}.warnings"), wanted.warnings.clone(), warnings, findings);
+}
+
+
+fn any_order(
+    path: &str,
+    wanted: Option<Vec<String>>,
+    mut found: Vec<String>,
+    findings: &mut Findings,
+) {
+    let Some(mut wanted) = wanted else { return };
+    wanted.sort();
+    found.sort();
+    let show = |list: &Vec<String>| format!("[{}]", list.join(", "));
+    findings.compare(path, Some(wanted), found, show);
+}

@@ -1,0 +1,468 @@
+//! What a step does: operator actions (SCEN-07), world events (SCEN-08), and holding back what the
+//! world would answer (SCEN-09). One variant per key of the format.
+
+use std::collections::BTreeMap;
+
+use greenroom_types::bundle::Bundle;
+use greenroom_types::node::{InterruptionKind, NodeStoppingReason};
+use greenroom_types::{BundleId, JobName, Role, TemplateName, TierName};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+use super::fleet::{InventoryChange, NodeSpec};
+use super::names::{JobPath, NodeRef};
+use super::span::{Instant, Signed, Span};
+
+/// What one step does.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Action {
+    /// Operator: submit a bundle.
+    CreateBundle(Box<Bundle>),
+    /// Operator: replace a bundle.
+    UpdateBundle(Box<Bundle>),
+    /// Operator: delete a bundle.
+    DeleteBundle(BundleId),
+    /// Operator: wake a dormant job.
+    StartBundleJob(JobPath),
+    /// Operator: make a job dormant.
+    StopBundleJob(JobPath),
+    /// Operator: set a stop time, or without `stopAt` clear it.
+    SetBundleStopTime {
+        /// The bundle.
+        bundle: BundleId,
+        /// The time.
+        #[serde(default)]
+        stop_at: Option<Instant>,
+    },
+    /// Operator: keep work off a node.
+    Cordon(NodeRef),
+    /// Operator: allow work again.
+    Uncordon(NodeRef),
+    /// Operator: empty a node.
+    Drain {
+        /// The node.
+        node: NodeRef,
+        /// Time for it.
+        #[serde(default)]
+        timeout: Option<Span>,
+        /// Terminate at the end whatever is left.
+        #[serde(default)]
+        force: bool,
+        /// For all, or by job.
+        #[serde(default)]
+        strategy: Option<Value>,
+    },
+    /// Operator: cordon and terminate.
+    Evict(NodeRef),
+    /// Operator: terminate.
+    Terminate(NodeRef),
+    /// Operator: act on an interruption.
+    Interrupt {
+        /// The node.
+        node: NodeRef,
+        /// Kind.
+        kind: InterruptionKind,
+        /// When it goes.
+        #[serde(default)]
+        deadline: Option<Instant>,
+    },
+    /// Operator: move a running job.
+    Migrate {
+        /// The job.
+        job: JobPath,
+        /// How.
+        #[serde(default)]
+        strategy: Option<String>,
+        /// Where to.
+        #[serde(default)]
+        target: Option<NodeRef>,
+        /// Admits reserved spares.
+        #[serde(default)]
+        override_reservation: bool,
+    },
+    /// Operator: give a migration up.
+    AbortMigration {
+        /// The job.
+        job: JobPath,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Operator: replace the list of spares.
+    UpdateHotSpares(Vec<Value>),
+    /// Operator: change one spare.
+    UpdateHotSpareNode(Value),
+    /// Operator: replace image lists.
+    SetTemplateImages(BTreeMap<TemplateName, Vec<String>>),
+    /// Operator: ask where a job would go.
+    DryRun(DryRun),
+    /// Operator: ask whether a bundle would be admitted.
+    Admit(Box<Bundle>),
+    /// Operator: close the policy.
+    Close(Yes),
+    /// Operator: close it and run a fresh one.
+    Restart(Yes),
+
+    /// World: a node appears and starts.
+    NodeJoins(Box<NodeSpec>),
+    /// World: a stopped node starts again under its id.
+    NodeReturns {
+        /// The node.
+        node: NodeRef,
+        /// What it still runs.
+        #[serde(default)]
+        jobs: Vec<JobPath>,
+    },
+    /// World: a node begins to stop.
+    NodeStopping {
+        /// The node.
+        node: NodeRef,
+        /// Why; absent: its worker fell silent.
+        #[serde(default)]
+        reason: Option<NodeStoppingReason>,
+    },
+    /// World: a node is gone.
+    NodeStopped(NodeRef),
+    /// World: a node dies: stopping at once, instances lost at once, stopped after the keepalive.
+    NodeDies(NodeRef),
+    /// World: a node's picture of itself changes.
+    Inventory(Box<InventoryChange>),
+    /// World: somebody edits a node's tags.
+    SetTags {
+        /// The node.
+        node: NodeRef,
+        /// Values; null takes a tag away.
+        tags: BTreeMap<String, Option<String>>,
+    },
+    /// World: the provider announces an interruption.
+    Notice {
+        /// The node.
+        node: NodeRef,
+        /// Kind.
+        kind: InterruptionKind,
+        /// When it goes.
+        #[serde(default)]
+        deadline: Option<Instant>,
+    },
+    /// World: a job's instance fails.
+    JobFails {
+        /// The job.
+        job: JobPath,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// World: a worker refuses a start.
+    JobRejected {
+        /// The job.
+        job: JobPath,
+        /// The node, if it is not that of the binding.
+        #[serde(default)]
+        node: Option<NodeRef>,
+        /// The role, if it is not that of the binding.
+        #[serde(default)]
+        role: Option<Role>,
+        /// The worker's words.
+        #[serde(default)]
+        reason: String,
+        /// No node could run it.
+        #[serde(default)]
+        invalid_spec: bool,
+    },
+    /// World: a starting instance runs now.
+    JobRunning(JobPath),
+    /// World: an instance ends by itself.
+    JobCompletes(JobPath),
+    /// World: the Manager repeats its last JobUpdated.
+    Duplicate(JobPath),
+    /// World: a pull settles.
+    ImagePulled {
+        /// The node.
+        node: NodeRef,
+        /// The image.
+        #[serde(rename = "ref")]
+        reference: String,
+        /// Whether it is held now.
+        #[serde(default = "yes")]
+        ok: bool,
+    },
+    /// World: a side of a migration speaks.
+    Signal {
+        /// The job.
+        job: JobPath,
+        /// `source` or `target`.
+        side: Side,
+        /// What it says.
+        kind: SignalKind,
+        /// Payload as text.
+        #[serde(default)]
+        payload: String,
+    },
+    /// World: the next creates in a tier fail.
+    CreateFails {
+        /// The tier.
+        tier: TierName,
+        /// How many.
+        next: u32,
+        /// The provider's code.
+        #[serde(default = "no_stock")]
+        error: String,
+        /// Whether the call or its outcome fails.
+        #[serde(default)]
+        when: When,
+    },
+    /// World: the next starts on a node are refused.
+    StartFails {
+        /// The node.
+        node: NodeRef,
+        /// How many.
+        next: u32,
+    },
+    /// World: the wall clock is set.
+    Clock {
+        /// By how much.
+        wall_jump: Signed,
+    },
+    /// World: the policy's stream breaks.
+    Disconnect(Yes),
+    /// World: a fresh policy connects.
+    Connect(Yes),
+    /// World: a worker is cut off from the Manager.
+    Partition(NodeRef),
+    /// World: it is no longer.
+    Heal(NodeRef),
+
+    /// Answers of these kinds are kept back.
+    Hold(Vec<HoldKind>),
+    /// What was kept back is delivered.
+    Release(Vec<HoldKind>),
+}
+
+/// A question where a job would go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DryRun {
+    /// The bundle.
+    pub bundle: BundleId,
+    /// The copy.
+    pub replica: u32,
+    /// The job; absent: the first.
+    pub job: Option<JobName>,
+}
+
+/// The word `true`.
+#[derive(Clone, Copy, Debug)]
+pub struct Yes;
+
+/// When a create fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum When {
+    /// The call is answered with the error.
+    Call,
+    /// CREATE_FAILED follows 2 s after the answer.
+    #[default]
+    Later,
+}
+
+/// A side of a migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Side {
+    /// Where the job was.
+    Source,
+    /// Where it goes.
+    Target,
+}
+
+/// What a side of a migration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SignalKind {
+    /// The source's state.
+    State,
+    /// The source refuses.
+    Refuse,
+    /// The target is ready.
+    Ready,
+    /// The source ended its output.
+    StoppedOutput,
+    /// The target took over.
+    Applied,
+    /// A side gave up.
+    Aborted,
+}
+
+/// What the world can be kept from answering by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HoldKind {
+    /// The provider's word that a machine runs.
+    NodeBooting,
+    /// The hello of a worker that comes up.
+    NodeStarted,
+    /// Pictures of nodes.
+    Inventory,
+    /// Reports that an instance runs.
+    JobRunning,
+    /// Reports that an instance is gone.
+    JobStopped,
+    /// Reports that an instance is prepared.
+    Prepared,
+    /// Signals of migrations.
+    MigrationSignals,
+    /// Outcomes of pulls.
+    ImagePulls,
+    /// The provider's word that a create failed.
+    CreateOutcome,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn no_stock() -> String {
+    "InsufficientInstanceCapacity".to_owned()
+}
+
+// === impl Action ===
+
+impl Action {
+    /// Every key that names an action, in the order of the specification.
+    pub const KEYS: [&'static str; 45] = [
+        "createBundle",
+        "updateBundle",
+        "deleteBundle",
+        "startBundleJob",
+        "stopBundleJob",
+        "setBundleStopTime",
+        "cordon",
+        "uncordon",
+        "drain",
+        "evict",
+        "terminate",
+        "interrupt",
+        "migrate",
+        "abortMigration",
+        "updateHotSpares",
+        "updateHotSpareNode",
+        "setTemplateImages",
+        "dryRun",
+        "admit",
+        "close",
+        "restart",
+        "nodeJoins",
+        "nodeReturns",
+        "nodeStopping",
+        "nodeStopped",
+        "nodeDies",
+        "inventory",
+        "setTags",
+        "notice",
+        "jobFails",
+        "jobRejected",
+        "jobRunning",
+        "jobCompletes",
+        "duplicate",
+        "imagePulled",
+        "signal",
+        "createFails",
+        "startFails",
+        "clock",
+        "disconnect",
+        "connect",
+        "partition",
+        "heal",
+        "hold",
+        "release",
+    ];
+
+    /// True for what an operator does, which the product may refuse.
+    pub const fn is_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateBundle(_)
+                | Self::UpdateBundle(_)
+                | Self::DeleteBundle(_)
+                | Self::StartBundleJob(_)
+                | Self::StopBundleJob(_)
+                | Self::SetBundleStopTime { .. }
+                | Self::Cordon(_)
+                | Self::Uncordon(_)
+                | Self::Drain { .. }
+                | Self::Evict(_)
+                | Self::Terminate(_)
+                | Self::Interrupt { .. }
+                | Self::Migrate { .. }
+                | Self::AbortMigration { .. }
+                | Self::UpdateHotSpares(_)
+                | Self::UpdateHotSpareNode(_)
+                | Self::SetTemplateImages(_)
+                | Self::DryRun(_)
+                | Self::Admit(_)
+                | Self::Close(_)
+                | Self::Restart(_)
+        )
+    }
+
+    /// Why this version cannot play it, if it cannot: the policy has no such call yet. A new call of
+    /// the policy takes its line away here.
+    pub const fn not_served(&self) -> Option<&'static str> {
+        match self {
+            Self::Drain { .. } => Some("drainNode"),
+            Self::Interrupt { .. } | Self::Notice { .. } => Some("handleNodeInterruption"),
+            Self::Migrate { .. } | Self::Signal { .. } => Some("migrateJob"),
+            Self::AbortMigration { .. } => Some("abortMigration"),
+            Self::UpdateHotSpares(_) => Some("updateHotSpareSpecs"),
+            Self::UpdateHotSpareNode(_) => Some("updateHotSpareNode"),
+            Self::ImagePulled { .. } => Some("prefetchImages"),
+            _ => None,
+        }
+    }
+}
+
+// === impl Yes ===
+
+impl<'de> Deserialize<'de> for Yes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if bool::deserialize(deserializer)? {
+            Ok(Self)
+        } else {
+            Err(de::Error::custom("write true, or leave the step out"))
+        }
+    }
+}
+
+// === impl DryRun ===
+
+impl<'de> Deserialize<'de> for DryRun {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        struct Written {
+            bundle: BundleId,
+            #[serde(default)]
+            replica: u32,
+            #[serde(default)]
+            job: Option<JobName>,
+        }
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => {
+                let path: JobPath = text.parse().map_err(de::Error::custom)?;
+                Ok(Self {
+                    bundle: path.bundle_id,
+                    replica: path.replica_index,
+                    job: Some(path.job_name),
+                })
+            }
+            other => {
+                let written = Written::deserialize(other).map_err(de::Error::custom)?;
+                Ok(Self {
+                    bundle: written.bundle,
+                    replica: written.replica,
+                    job: written.job,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! What must hold at a step (SCEN-10). One field per key of the format; the matchers are in
+//! [`crate::expect`].
+
+use std::collections::BTreeMap;
+
+use greenroom_policy::effect::MirrorState;
+use greenroom_types::{BundleId, PoolName, TierName};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Value};
+
+use super::action::Action;
+use super::names::{JobPath, NodeRef};
+use super::span::Instant;
+use crate::served;
+
+/// Everything that one step expects.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Expect {
+    /// Jobs as the policy sees them.
+    pub jobs: BTreeMap<JobPath, JobExpect>,
+    /// Pairs on one node.
+    pub same_node: Vec<(JobPath, JobPath)>,
+    /// Pairs on two nodes.
+    pub different_node: Vec<(JobPath, JobPath)>,
+    /// Pairs in two known zones.
+    pub different_az: Vec<(JobPath, JobPath)>,
+    /// Pairs in two clouds.
+    pub different_cloud: Vec<(JobPath, JobPath)>,
+    /// Nodes as the policy sees them.
+    pub nodes: BTreeMap<NodeRef, NodeExpect>,
+    /// How many nodes there are of a kind.
+    #[serde(deserialize_with = "one_or_many")]
+    pub node_count: Vec<NodeCount>,
+    /// Calls on the Manager since the last step that looked at calls.
+    pub calls: Option<Happened>,
+    /// Callbacks since the last step that looked at callbacks.
+    pub callbacks: Option<Happened>,
+    /// Counters of the policy.
+    pub metrics: BTreeMap<String, Value>,
+    /// A drain.
+    pub drain: Option<DrainExpect>,
+    /// The latest migration of a job.
+    pub migration: Option<MigrationExpect>,
+    /// The last decision about a job.
+    pub trace: Option<TraceExpect>,
+    /// Answer of the last dry run.
+    pub dry_run: Option<DryRunExpect>,
+    /// Answer of the last admission.
+    pub admission: Option<AdmissionExpect>,
+    /// Jobs that wait for their schedule, and until when.
+    pub pending: BTreeMap<JobPath, Instant>,
+    /// Spares of a pool.
+    pub spares: Option<SparesExpect>,
+    /// A bundle.
+    pub bundle: Option<BundleExpect>,
+    /// Nothing impossible was seen so far.
+    pub invariants: Option<Holds>,
+}
+
+/// One job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JobExpect {
+    /// Where it stands.
+    pub state: Option<JobStanding>,
+    /// The node of its binding.
+    pub node: Option<NodeRef>,
+    /// The tier of that node.
+    pub tier: Option<TierName>,
+    /// The pool of that node.
+    pub pool: Option<PoolName>,
+    /// The device of its share.
+    pub gpu: Option<u32>,
+    /// Counted restarts within the hour.
+    pub restarts: Option<u32>,
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum JobStanding {
+    /// To be placed, and not bound.
+    Unplaced,
+    /// Bound, not running yet.
+    Placed,
+    /// Bound and running.
+    Running,
+    /// Waits to be started by hand.
+    Dormant,
+    /// It has a verdict of its own.
+    Dropped,
+    /// No verdict of its own, its bundle is broken.
+    Broken,
+    /// Not in the mirror.
+    Gone,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NodeExpect {
+    /// Where it stands.
+    pub state: Option<NodeStanding>,
+    /// Kept free by the policy or by its own inventory.
+    pub cordoned: Option<bool>,
+    /// An unconsumed spare.
+    pub spare: Option<bool>,
+    /// Jobs bound to it, in any order.
+    pub jobs: Option<Vec<JobPath>>,
+    /// Tags that it must have; null: must not have.
+    pub tags: BTreeMap<String, Option<String>>,
+}
+
+/// Where a node stands in the policy's mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeStanding {
+    /// Asked for, or booting.
+    Starting,
+    /// Its worker said hello.
+    Running,
+    /// Given up, ending or being ended.
+    Stopping,
+    /// Gone, still shown.
+    Stopped,
+    /// Not in the mirror.
+    Gone,
+}
+
+/// A number of nodes; prospective ones count, stopped ones do not.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeCount {
+    /// Only those with this pool in their tag.
+    #[serde(default)]
+    pub pool: Option<PoolName>,
+    /// Only those of this tier.
+    #[serde(default)]
+    pub tier: Option<TierName>,
+    /// Only unconsumed spares, or only others.
+    #[serde(default)]
+    pub spare: Option<bool>,
+    /// How many.
+    pub n: usize,
+}
+
+/// What must have happened.
+#[derive(Clone, Debug, Default)]
+pub struct Happened {
+    /// In this order; others may stand between.
+    pub in_order: bool,
+    /// The items.
+    pub list: Vec<Happening>,
+}
+
+/// One call or callback, as a subset of its fields, and how often.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Happening {
+    /// Name.
+    pub name: String,
+    /// Fields.
+    pub fields: Map<String, Value>,
+    /// How many match.
+    pub times: usize,
+}
+
+/// A drain.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DrainExpect {
+    /// The node.
+    pub node: NodeRef,
+    /// Its phase.
+    #[serde(default)]
+    pub phase: Option<String>,
+    /// Status by job.
+    #[serde(default)]
+    pub jobs: BTreeMap<JobPath, String>,
+}
+
+/// A migration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MigrationExpect {
+    /// The job.
+    pub job: JobPath,
+    /// Its phase.
+    #[serde(default)]
+    pub phase: Option<String>,
+    /// Its target node.
+    #[serde(default)]
+    pub target: Option<NodeRef>,
+    /// Part of the reason.
+    #[serde(default)]
+    pub abort_reason: Option<String>,
+}
+
+/// A decision.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TraceExpect {
+    /// The job.
+    pub job: JobPath,
+    /// The node that was taken.
+    #[serde(default)]
+    pub chosen: Option<NodeRef>,
+    /// Attempts by tier, in order.
+    #[serde(default)]
+    pub attempts: Option<Vec<AttemptExpect>>,
+}
+
+/// One attempt of a decision.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AttemptExpect {
+    /// The tier.
+    pub tier: Option<TierName>,
+    /// How it ended.
+    pub outcome: Option<String>,
+    /// Some of the nodes left out, with the reason.
+    pub filtered: BTreeMap<NodeRef, String>,
+    /// The first of the nodes that would do, best first.
+    pub survivors: Option<Vec<NodeRef>>,
+}
+
+/// Answer of a dry run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DryRunExpect {
+    /// `place`, `provision` or `failure`.
+    pub kind: String,
+    /// The node.
+    #[serde(default)]
+    pub node: Option<NodeRef>,
+    /// The tier.
+    #[serde(default)]
+    pub tier: Option<TierName>,
+    /// The shape to be bought.
+    #[serde(default)]
+    pub instance_type: Option<String>,
+}
+
+/// Answer of an admission.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AdmissionExpect {
+    /// `ok`, `noCapacity` or `validationErrors`.
+    pub kind: String,
+    /// Jobs without a place, in any order.
+    #[serde(default)]
+    pub unplaceable: Option<Vec<JobPath>>,
+    /// Codes of the errors, in any order.
+    #[serde(default)]
+    pub errors: Option<Vec<String>>,
+    /// Codes of the warnings, in any order.
+    #[serde(default)]
+    pub warnings: Option<Vec<String>>,
+}
+
+/// Spares of a pool.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SparesExpect {
+    /// The pool.
+    pub pool: PoolName,
+    /// Ready ones.
+    #[serde(default)]
+    pub live: Option<u32>,
+    /// Asked for.
+    #[serde(default)]
+    pub pending: Option<u32>,
+    /// Wanted.
+    #[serde(default)]
+    pub target: Option<u32>,
+}
+
+/// A bundle.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BundleExpect {
+    /// The bundle.
+    pub id: BundleId,
+    /// Whether it is broken.
+    pub broken: bool,
+}
+
+/// The word `ok`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Holds {
+    /// It holds.
+    Ok,
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeCount>, D::Error> {
+    let list = match Value::deserialize(deserializer)? {
+        Value::Array(list) => list,
+        one => vec![one],
+    };
+    list.into_iter()
+        .map(|one| NodeCount::deserialize(one).map_err(de::Error::custom))
+        .collect()
+}
+
+// === impl Expect ===
+
+impl Expect {
+    /// The key and the part of the policy that this version lacks for it, if there is one.
+    pub const fn not_served(&self) -> Option<(&'static str, &'static str)> {
+        if self.drain.is_some() {
+            return Some(("drain", "drainStatus"));
+        }
+        if self.migration.is_some() {
+            return Some(("migration", "migrationForJob"));
+        }
+        if self.spares.is_some() {
+            return Some(("spares", "the spare reconciler"));
+        }
+        None
+    }
+}
+
+// === impl NodeStanding ===
+
+impl NodeStanding {
+    /// As a file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+impl From<MirrorState> for NodeStanding {
+    fn from(state: MirrorState) -> Self {
+        match state {
+            MirrorState::Starting => Self::Starting,
+            MirrorState::Running => Self::Running,
+            MirrorState::Stopping => Self::Stopping,
+            MirrorState::Stopped => Self::Stopped,
+        }
+    }
+}
+
+// === impl JobStanding ===
+
+impl JobStanding {
+    /// As a file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unplaced => "unplaced",
+            Self::Placed => "placed",
+            Self::Running => "running",
+            Self::Dormant => "dormant",
+            Self::Dropped => "dropped",
+            Self::Broken => "broken",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+// === impl Happened ===
+
+impl<'de> Deserialize<'de> for Happened {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        struct Written {
+            in_order: bool,
+            list: Vec<Happening>,
+        }
+        match Value::deserialize(deserializer)? {
+            list @ Value::Array(_) => Ok(Self {
+                in_order: false,
+                list: Deserialize::deserialize(list).map_err(de::Error::custom)?,
+            }),
+            other => {
+                let written = Written::deserialize(other).map_err(|error| {
+                    de::Error::custom(format_args!(
+                        "{error}; write a list, or inOrder: true and list"
+                    ))
+                })?;
+                Ok(Self {
+                    in_order: written.in_order,
+                    list: written.list,
+                })
+            }
+        }
+    }
+}
+
+impl Happened {
+    /// The first item whose name is unknown, or not served by this version, with what is wrong.
+    pub(crate) fn fault(&self, known: &served::Names) -> Option<(usize, String)> {
+        self.list.iter().enumerate().find_map(|(index, item)| {
+            let name = item.name.as_str();
+            if known.now.contains(&name) {
+                None
+            } else if known.later.contains(&name) {
+                Some((index, format!("{name} is not served by this version")))
+            } else {
+                let all: Vec<&str> = known.now.iter().chain(known.later).copied().collect();
+                Some((
+                    index,
+                    format!("there is no {} {name:?}; there are {}", known.kind, all.join(", ")),
+                ))
+            }
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Happening {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut map: Map<String, Value> = Map::deserialize(deserializer)?;
+        let times = match map.remove("times") {
+            None => 1,
+            Some(value) => serde_json::from_value(value)
+                .map_err(|error| de::Error::custom(format_args!("times: {error}")))?,
+        };
+        let mut entries = map.into_iter();
+        let (Some((name, fields)), None) = (entries.next(), entries.next()) else {
+            return Err(de::Error::custom(
+                "write one name with its fields, and times beside it",
+            ));
+        };
+        let fields = match fields {
+            Value::Object(fields) => fields,
+            Value::Null => Map::new(),
+            other => {
+                return Err(de::Error::custom(format_args!(
+                    "{name}: {other} is no mapping of fields; write {{}} for any"
+                )));
+            }
+        };
+        Ok(Self {
+            name,
+            fields,
+            times,
+        })
+    }
+}
+
+/// Keys that a step may have besides its action.
+pub(crate) fn is_action(key: &str) -> bool {
+    Action::KEYS.contains(&key)
+}

@@ -1,0 +1,247 @@
+//! What must never be, looked at after every input of a run (SCEN-10 `invariants`).
+//!
+//! What a step costs here does not grow with the fleet: after each input only what it touched is
+//! looked at, and the policy's own check of everything it derives runs as often as its size allows.
+
+use std::collections::BTreeMap;
+
+use greenroom_ledger::{Instance, WorkerJob};
+use greenroom_types::bundle::Bundle;
+use greenroom_types::{JobId, JobName, NodeId, Role, SHARE_TOLERANCE, StartId};
+
+use crate::log;
+use crate::world::World;
+
+/// Violations that are kept; the first ones tell most.
+const KEPT: usize = 20;
+
+/// Objects of a mirror for which one full check is made per input; a mirror twice as large is checked
+/// at every second input, and so on.
+const CHECKED_EACH_TIME: usize = 24;
+
+/// What was found so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch {
+    found: Vec<String>,
+    inputs: usize,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Everything that was found, in order.
+    pub(crate) fn found(&self) -> &[String] {
+        &self.found
+    }
+
+    fn add(&mut self, text: String) {
+        if self.found.len() < KEPT && !self.found.contains(&text) {
+            self.found.push(text);
+        }
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// Runs after every input, on the jobs that it touched.
+    pub(crate) fn look_after_input(&mut self) {
+        for job_id in std::mem::take(&mut self.touched_jobs) {
+            self.invariant_one_live_instance_per_key(&job_id);
+            self.invariant_a_job_runs_once(&job_id);
+        }
+        let size = self.ledger.jobs().size_hint().0 + self.workers.len();
+        let every = 1 + size / CHECKED_EACH_TIME;
+        self.watch.inputs += 1;
+        if self.watch.inputs.is_multiple_of(every) {
+            self.check_policy();
+        }
+    }
+
+    /// The policy's own check of everything that it derives.
+    pub(crate) fn check_policy(&mut self) {
+        let violations = match &self.policy {
+            Some(policy) if policy.is_live() => policy.check(),
+            _ => return,
+        };
+        for violation in violations {
+            self.violated(violation.to_string());
+        }
+    }
+
+    fn violated(&mut self, text: String) {
+        let text = format!("{}: {text}", log::time(self.mono()));
+        self.log.line("broken", || text.clone());
+        self.watch.add(text);
+    }
+
+    /// In the ledger at most one instance per key is live.
+    fn invariant_one_live_instance_per_key(&mut self, job_id: &JobId) {
+        let mut live: BTreeMap<Role, Vec<StartId>> = BTreeMap::new();
+        for instance in self.instances_of(job_id).filter(|it| it.is_live()) {
+            let starts = live.entry(instance.key.role.clone()).or_default();
+            starts.push(instance.start_id.clone());
+        }
+        for (role, starts) in live {
+            if starts.len() > 1 {
+                let text = format!("{} has {} live instances as {role}", log::job(job_id), starts.len());
+                self.violated(text);
+            }
+        }
+    }
+
+    /// Outside a migration a job runs on one reachable worker at most.
+    fn invariant_a_job_runs_once(&mut self, job_id: &JobId) {
+        let running: Vec<NodeId> = self
+            .instances_of(job_id)
+            .filter(|instance| !instance.key.role.is_migration_target())
+            .filter(|instance| self.takes_room_on_reachable(instance))
+            .map(|instance| instance.node_id.clone())
+            .collect();
+        if running.len() > 1 {
+            let nodes: Vec<String> = running.iter().map(|id| self.purchases.name(id)).collect();
+            let text = format!("{} runs on {}", log::job(job_id), nodes.join(" and "));
+            self.violated(text);
+        }
+    }
+
+    fn instances_of(&self, job_id: &JobId) -> impl Iterator<Item = &Instance> {
+        self.ledger
+            .job(job_id)
+            .into_iter()
+            .flat_map(|record| &record.instances)
+            .filter_map(|start_id| self.ledger.instance(start_id))
+    }
+
+    fn takes_room_on_reachable(&self, instance: &Instance) -> bool {
+        self.workers.get(&instance.node_id).is_some_and(|worker| {
+            worker.is_reachable()
+                && worker
+                    .runs
+                    .get(&instance.start_id)
+                    .is_some_and(|run| run.phase.takes_room())
+        })
+    }
+
+    /// A start arrives at a worker: it must not overfill what the node said it has, nor share a node
+    /// that is not to be shared.
+    pub(crate) fn look_at_start(&mut self, node_id: &NodeId, job: &WorkerJob) {
+        self.invariant_no_node_is_overfilled(node_id, job);
+        self.invariant_exclusive_jobs_are_alone(node_id, job);
+    }
+
+    /// Measured against what the policy could know: the picture that the Manager has, or for a bought
+    /// node without one the numbers that its tier declares.
+    fn invariant_no_node_is_overfilled(&mut self, node_id: &NodeId, job: &WorkerJob) {
+        let Some(worker) = self.workers.get(node_id) else {
+            return;
+        };
+        let known = self.ledger.node(node_id).and_then(|node| node.inventory.clone());
+        let Some(known) = known else { return };
+        let declared = self.declared_capacity(node_id).unwrap_or(0.0);
+        let cap = known.utilization_cap;
+        let room = (known.total_capacity * cap).max(declared);
+        let here: Vec<&WorkerJob> = worker.room_takers().collect();
+        let taken: f64 = here.iter().map(|it| it.requirements.required_capacity).sum();
+        let wanted = job.requirements.required_capacity;
+        let mut texts = Vec::new();
+        if wanted > 0.0 && taken + wanted > room + SHARE_TOLERANCE {
+            texts.push(format!("{taken} vCPU taken and {wanted} more of {room}"));
+        }
+        if let Some(index) = job.gpu_index
+            && let Some(device) = known.gpus.iter().find(|gpu| gpu.index == index)
+        {
+            let taken: f64 = here
+                .iter()
+                .filter(|it| it.gpu_index == Some(index))
+                .map(|it| it.requirements.required_gpu_capacity)
+                .sum();
+            let wanted = job.requirements.required_gpu_capacity;
+            if taken + wanted > device.capacity + SHARE_TOLERANCE {
+                texts.push(format!("{taken} of device {index} taken and {wanted} more"));
+            }
+        }
+        for port in &job.requirements.required_host_ports {
+            let holder = here.iter().find(|it| {
+                let ports = &it.requirements.required_host_ports;
+                ports.iter().any(|taken| taken.eq_ignore_ascii_case(port))
+                    && it.instance.key.job_id != job.instance.key.job_id
+            });
+            if let Some(holder) = holder {
+                let who = log::job(&holder.instance.key.job_id);
+                texts.push(format!("port {port} is held by {who}"));
+            }
+        }
+        for text in texts {
+            let who = log::job(&job.instance.key.job_id);
+            let text = format!("{who} on {}: {text}", self.purchases.name(node_id));
+            self.violated(text);
+        }
+    }
+
+    fn invariant_exclusive_jobs_are_alone(&mut self, node_id: &NodeId, job: &WorkerJob) {
+        let Some(worker) = self.workers.get(node_id) else {
+            return;
+        };
+        let clash = worker
+            .room_takers()
+            .find(|other| !self.may_share(job, other))
+            .map(|other| log::job(&other.instance.key.job_id));
+        if let Some(other) = clash {
+            let who = log::job(&job.instance.key.job_id);
+            let node = self.purchases.name(node_id);
+            self.violated(format!("{who} on {node} beside {other}: not to be shared"));
+        }
+    }
+
+    fn may_share(&self, one: &WorkerJob, other: &WorkerJob) -> bool {
+        let (Some((a, bundle_a)), Some((b, bundle_b))) = (self.place_of(one), self.place_of(other))
+        else {
+            return true;
+        };
+        let exclusive =
+            |bundle: &Bundle, name: &JobName| bundle.job(name.as_str()).is_some_and(|job| job.exclusive);
+        if !exclusive(&bundle_a, &a.2) && !exclusive(&bundle_b, &b.2) {
+            return true;
+        }
+        (&a.0, a.1) == (&b.0, b.1) && in_one_group(&bundle_a, &a.2, &b.2)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn place_of(
+        &self,
+        job: &WorkerJob,
+    ) -> Option<((greenroom_types::BundleId, u32, JobName), Bundle)> {
+        let place = job.job.bundle_place()?;
+        let bundle = self.ledger.bundle(&place.0)?.bundle;
+        Some((place, bundle))
+    }
+}
+
+/// True when two jobs of a copy are tied together by rules (INTRA-02, INTRA-07).
+fn in_one_group(bundle: &Bundle, from: &JobName, to: &JobName) -> bool {
+    let mut seen = vec![from.clone()];
+    let mut next = 0;
+    while next < seen.len() {
+        let name = seen[next].clone();
+        next += 1;
+        for job in &bundle.jobs {
+            let free = |name: &JobName| {
+                bundle
+                    .job(name.as_str())
+                    .is_some_and(|job| job.co_locate_with.is_empty() && job.separate_from.is_empty())
+            };
+            let tied = job.co_locate_with.contains(&name)
+                || bundle
+                    .job(name.as_str())
+                    .is_some_and(|here| here.co_locate_with.contains(&job.job_name))
+                || (bundle.intra_replica_placement.same_node_default
+                    && free(&name)
+                    && free(&job.job_name));
+            if tied && !seen.contains(&job.job_name) {
+                seen.push(job.job_name.clone());
+            }
+        }
+    }
+    seen.contains(to)
+}

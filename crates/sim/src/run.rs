@@ -1,0 +1,298 @@
+//! Plays a scenario from its first step to its last, and tells how it went.
+
+use greenroom_manifest::{Locations, Problem};
+use greenroom_types::Mono;
+
+use crate::expect::{self, Mismatch};
+use crate::format::action::Action;
+use crate::format::expect::Expect;
+use crate::format::{Deed, Scenario, SettingsCase, Step};
+use crate::log::{Keep, Log};
+use crate::world::{Memory, Refused, Stuck, World};
+
+/// How to play.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Which transitions to keep.
+    pub keep: Keep,
+}
+
+/// A scenario that was played, or could not be.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its name, or that of its file when it has none.
+    pub name: String,
+    /// Requirement ids that it checks.
+    pub spec: Vec<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The transitions that were kept, one a line.
+    pub lines: Vec<String>,
+}
+
+/// How a scenario ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Everything held.
+    Ok,
+    /// Something did not.
+    Fail(Box<Failure>),
+    /// It cannot be read, or asks for what this version does not serve.
+    Unreadable(Problem),
+}
+
+/// What did not hold.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Number of the step, from 0; none when it was before the first or after the last.
+    pub step: Option<usize>,
+    /// Virtual time.
+    pub at: Mono,
+    /// Everything that did not hold at that step.
+    pub mismatches: Vec<Mismatch>,
+    /// The last transitions before.
+    pub last: Vec<String>,
+}
+
+/// Reads a scenario without playing it (SCEN-13).
+///
+/// # Errors
+/// The first fault, with line and key.
+pub fn check_file(file: &str, text: &str) -> Result<Scenario, Problem> {
+    Scenario::read(file, text)
+}
+
+/// Reads and plays a scenario.
+pub fn run_file(file: &str, text: &str, options: Options) -> Run {
+    let scenario = match Scenario::read(file, text) {
+        Ok(scenario) => scenario,
+        Err(problem) => {
+            return Run {
+                name: file.to_owned(),
+                spec: Vec::new(),
+                outcome: Outcome::Unreadable(problem),
+                lines: Vec::new(),
+            };
+        }
+    };
+    let mut run = play(&scenario, options);
+    if run.name.is_empty() {
+        file.clone_into(&mut run.name);
+    }
+    if let Outcome::Fail(failure) = &mut run.outcome {
+        add_lines(failure, text);
+    }
+    run
+}
+
+/// Plays a scenario.
+pub fn play(scenario: &Scenario, options: Options) -> Run {
+    let (outcome, lines) = match &scenario.settings {
+        SettingsCase::Faulty { expected, found } => (judge_settings(expected, found), Vec::new()),
+        SettingsCase::Valid(settings) => {
+            let log = Log::new(options.keep);
+            let memory = memory(scenario, options);
+            match World::new(scenario, settings, memory, log) {
+                Err(stuck) => (fail(None, Mono(0), vec![halt("", &stuck)], Vec::new()), Vec::new()),
+                Ok(mut world) => {
+                    let outcome = play_in(&mut world, scenario);
+                    (outcome, world.log.into_lines())
+                }
+            }
+        }
+    };
+    Run {
+        name: scenario.name.clone(),
+        spec: scenario.spec.clone(),
+        outcome,
+        lines,
+    }
+}
+
+fn play_in(world: &mut World, scenario: &Scenario) -> Outcome {
+    if let Err(stuck) = world.connect() {
+        return fail(None, world.mono(), vec![halt("", &stuck)], world.log.last());
+    }
+    for (index, step) in scenario.steps.iter().enumerate() {
+        if let Err(mismatches) = play_step(world, index, step) {
+            return fail(Some(index), world.mono(), mismatches, world.log.last());
+        }
+    }
+    world.check_policy();
+    let found = world.watch.found();
+    if found.is_empty() {
+        return Outcome::Ok;
+    }
+    let mismatch = Mismatch {
+        path: String::new(),
+        expected: "nothing that must never be".to_owned(),
+        found: found.join("; "),
+    };
+    fail(None, world.mono(), vec![mismatch], world.log.last())
+}
+
+fn play_step(world: &mut World, index: usize, step: &Step) -> Result<(), Vec<Mismatch>> {
+    let path = format!("steps[{index}]");
+    let stopped = |stuck: Stuck| vec![halt(&path, &stuck)];
+    world.advance(Mono(step.at)).map_err(stopped)?;
+    match &step.deed {
+        Deed::Expect(wanted) => {
+            world.log.step(index, "expect".to_owned());
+            check_step(world, wanted, &path)
+        }
+        Deed::Act(action) => {
+            world.log.step(index, action.describe());
+            let refused = world.act(step, action).map_err(stopped)?;
+            judge_refusal(step, refused, &path)
+        }
+    }
+}
+
+fn check_step(world: &mut World, wanted: &Expect, path: &str) -> Result<(), Vec<Mismatch>> {
+    let mismatches = expect::check(world, wanted, &format!("{path}.expect"));
+    if mismatches.is_empty() {
+        Ok(())
+    } else {
+        Err(mismatches)
+    }
+}
+
+/// A refusal that was not announced fails the scenario, and one that was announced and did not come.
+fn judge_refusal(step: &Step, refused: Option<Refused>, path: &str) -> Result<(), Vec<Mismatch>> {
+    let wanted = step.refused.as_deref();
+    let met = refused.as_ref().map(|refused| refused.code.as_str());
+    if wanted == met {
+        return Ok(());
+    }
+    let found = match refused {
+        Some(refused) => format!("refused {}: {}", refused.code, refused.message),
+        None => "accepted".to_owned(),
+    };
+    Err(vec![Mismatch {
+        path: format!("{path}.refused"),
+        expected: wanted.map_or_else(|| "accepted".to_owned(), |code| format!("refused {code}")),
+        found,
+    }])
+}
+
+fn judge_settings(expected: &[String], found: &[String]) -> Outcome {
+    let sorted = |list: &[String]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list.join(", ")
+    };
+    let (expected, found) = (sorted(expected), sorted(found));
+    if expected == found {
+        return Outcome::Ok;
+    }
+    let mismatch = Mismatch {
+        path: "expectSettingsErrors".to_owned(),
+        expected: format!("[{expected}]"),
+        found: format!("[{found}]"),
+    };
+    fail(None, Mono(0), vec![mismatch], Vec::new())
+}
+
+fn halt(path: &str, stuck: &Stuck) -> Mismatch {
+    Mismatch {
+        path: path.to_owned(),
+        expected: "it can be played".to_owned(),
+        found: stuck.to_string(),
+    }
+}
+
+fn fail(step: Option<usize>, at: Mono, mismatches: Vec<Mismatch>, last: Vec<String>) -> Outcome {
+    Outcome::Fail(Box::new(Failure {
+        step,
+        at,
+        mismatches,
+        last,
+    }))
+}
+
+/// Puts the line of the file before each path.
+fn add_lines(failure: &mut Failure, text: &str) {
+    let Ok(places) = Locations::of(text) else {
+        return;
+    };
+    for mismatch in &mut failure.mismatches {
+        if let Some(place) = places.position(0, &mismatch.path)
+            && !mismatch.path.is_empty()
+        {
+            mismatch.path = format!("line {}, {}", place.line, mismatch.path);
+        }
+    }
+}
+
+/// What has to be remembered for the expectations of a scenario.
+fn memory(scenario: &Scenario, options: Options) -> Memory {
+    let expects = || {
+        scenario.steps.iter().filter_map(|step| match &step.deed {
+            Deed::Expect(expect) => Some(expect),
+            Deed::Act(_) => None,
+        })
+    };
+    Memory {
+        calls: expects().any(|expect| expect.calls.is_some()),
+        callbacks: expects().any(|expect| expect.callbacks.is_some()),
+        decisions: options.keep == Keep::Json || expects().any(|expect| expect.trace.is_some()),
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    /// The report: `ok NAME`, or `FAIL NAME` with all that did not hold and the last transitions, or
+    /// what is wrong with the file.
+    pub fn report(&self) -> String {
+        match &self.outcome {
+            Outcome::Ok => format!("ok {}\n", self.name),
+            Outcome::Unreadable(problem) => format!("{problem}\n"),
+            Outcome::Fail(failure) => format!("FAIL {}\n{failure}", self.name),
+        }
+    }
+
+    /// The exit code that this run alone would give: 0, 1 or 2.
+    pub const fn exit_code(&self) -> u8 {
+        match self.outcome {
+            Outcome::Ok => 0,
+            Outcome::Fail(_) => 1,
+            Outcome::Unreadable(_) => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = crate::log::time(self.at);
+        match self.step {
+            Some(step) => writeln!(f, "  step {step} at {at}")?,
+            None => writeln!(f, "  at {at}")?,
+        }
+        for mismatch in &self.mismatches {
+            if !mismatch.path.is_empty() {
+                writeln!(f, "  {}", mismatch.path)?;
+            }
+            writeln!(f, "    expected: {}", mismatch.expected)?;
+            writeln!(f, "    found:    {}", mismatch.found)?;
+        }
+        if !self.last.is_empty() {
+            writeln!(f, "  the last {} transitions:", self.last.len())?;
+            for line in &self.last {
+                writeln!(f, "    {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Action {
+    /// The step in a few words, for a trace.
+    fn describe(&self) -> String {
+        let text = format!("{self:?}");
+        match text.char_indices().nth(100) {
+            Some((at, _)) => format!("{}...", &text[..at]),
+            None => text,
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! What a step does to the world (SCEN-07, SCEN-08).
+
+use std::collections::BTreeMap;
+
+use greenroom_ledger::{Finding, Link, Report};
+use greenroom_policy::event::ApiResult;
+use greenroom_policy::getters::{Admission, DryRun};
+use greenroom_policy::{ApiCall, ApiId, Event};
+use greenroom_types::call::Call;
+use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
+use greenroom_types::{JobId, NodeId, Role, StartId};
+
+use super::worker::RunPhase;
+use super::{Stuck, World};
+use crate::format::Step;
+use crate::format::action::Action;
+use crate::format::fleet::InventoryChange;
+use crate::format::names::{JobPath, NodeRef};
+
+/// What a question to the policy was answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// A dry run; none for an unknown name.
+    DryRun(Option<Box<DryRun>>),
+    /// An admission.
+    Admission(Box<Admission>),
+}
+
+/// How an action ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    /// The code, as policy.md and manager.md have it.
+    pub(crate) code: String,
+    /// In words.
+    pub(crate) message: String,
+}
+
+type Deed = Result<(), Stuck>;
+
+// === impl World ===
+
+impl World {
+    /// Does what the step says. The refusal, if the product refuses it.
+    pub(crate) fn act(&mut self, step: &Step, action: &Action) -> Result<Option<Refused>, Stuck> {
+        if action.is_operator() {
+            return self.operate(action);
+        }
+        self.world_event(step, action)?;
+        self.settle()?;
+        Ok(None)
+    }
+
+    fn operate(&mut self, action: &Action) -> Result<Option<Refused>, Stuck> {
+        let Some(call) = self.api_call(action)? else {
+            return Ok(None);
+        };
+        let mut calls = call.into_iter();
+        loop {
+            let Some(call) = calls.next() else {
+                return Ok(None);
+            };
+            if let Some(Err(error)) = self.ask(call)? {
+                return Ok(Some(Refused {
+                    code: error.code().to_owned(),
+                    message: error.to_string(),
+                }));
+            }
+        }
+    }
+
+    /// Calls the policy, lets everything follow that takes no time, and gives the answer if there is
+    /// one by then.
+    fn ask(&mut self, call: ApiCall) -> Result<Option<ApiResult>, Stuck> {
+        if self.policy.is_none() {
+            return Err(Stuck("no policy was ever connected".to_owned()));
+        }
+        let id = ApiId(self.next_api);
+        self.next_api += 1;
+        self.inbox.push_back(Event::Api { id, call });
+        self.settle()?;
+        Ok(self.answers.remove(&id))
+    }
+
+    /// The policy calls that an operator action stands for; none when it was done here.
+    fn api_call(&mut self, action: &Action) -> Result<Option<Vec<ApiCall>>, Stuck> {
+        let call = match action {
+            Action::CreateBundle(bundle) => ApiCall::CreateBundle {
+                bundle: bundle.clone(),
+            },
+            Action::UpdateBundle(bundle) => ApiCall::UpdateBundle {
+                bundle: bundle.clone(),
+            },
+            Action::DeleteBundle(bundle_id) => ApiCall::DeleteBundle {
+                bundle_id: bundle_id.clone(),
+            },
+            Action::StartBundleJob(job) => ApiCall::StartBundleJob {
+                bundle_id: job.bundle_id.clone(),
+                replica_index: job.replica_index,
+                job_name: job.job_name.clone(),
+            },
+            Action::StopBundleJob(job) => ApiCall::StopBundleJob {
+                bundle_id: job.bundle_id.clone(),
+                replica_index: job.replica_index,
+                job_name: job.job_name.clone(),
+                grace_ms: None,
+            },
+            Action::SetBundleStopTime { bundle, stop_at } => ApiCall::SetBundleStopTime {
+                bundle_id: bundle.clone(),
+                stop_at: stop_at.map(|instant| instant.resolve(self.spec.start)),
+            },
+            Action::Cordon(node) => ApiCall::CordonNode {
+                node_id: self.node(node)?,
+            },
+            Action::Uncordon(node) => ApiCall::UncordonNode {
+                node_id: self.node(node)?,
+            },
+            Action::Terminate(node) => ApiCall::TerminateNode {
+                node_id: self.node(node)?,
+            },
+            Action::Evict(node) => ApiCall::EvictNode {
+                node_id: self.node(node)?,
+            },
+            Action::SetTemplateImages(images) => {
+                let calls = images.iter().map(|(template, refs)| {
+                    let template = template.clone();
+                    let refs = refs.clone();
+                    ApiCall::SetTemplateImages { template, refs }
+                });
+                return Ok(Some(calls.collect()));
+            }
+            Action::Close(_) => ApiCall::Close,
+            Action::Restart(_) => {
+                if self.is_connected() {
+                    self.ask(ApiCall::Close)?;
+                }
+                self.connect()?;
+                return Ok(None);
+            }
+            Action::DryRun(wanted) => {
+                let policy = self.policy.as_ref();
+                let bundle = policy.and_then(|policy| policy.bundle_by_id(&wanted.bundle));
+                let run = policy.zip(bundle).and_then(|(policy, status)| {
+                    policy.place_dry_run(&status.bundle, wanted.replica, wanted.job.as_ref())
+                });
+                self.last_dry_run = Some(Answer::DryRun(run.map(Box::new)));
+                return Ok(None);
+            }
+            Action::Admit(bundle) => {
+                let policy = self.policy.as_ref();
+                let policy = policy.ok_or_else(|| Stuck("no policy is connected".to_owned()))?;
+                let admission = policy.validate_bundle_admission(bundle);
+                self.last_admission = Some(Answer::Admission(Box::new(admission)));
+                return Ok(None);
+            }
+            other => return Err(Stuck(format!("{other:?} is no operator's act"))),
+        };
+        Ok(Some(vec![call]))
+    }
+
+    fn world_event(&mut self, step: &Step, action: &Action) -> Deed {
+        match action {
+            Action::NodeJoins(node) => self.join(node),
+            Action::NodeReturns { node, jobs } => self.returns(node, jobs),
+            Action::NodeStopping { node, reason } => self.stopping(node, *reason),
+            Action::NodeStopped(node) => self.stopped(node),
+            Action::NodeDies(node) => {
+                let node_id = self.known(node)?;
+                self.dies(&node_id);
+                Ok(())
+            }
+            Action::Inventory(change) => self.changes(change),
+            Action::SetTags { node, tags } => self.set_tags(node, tags),
+            Action::JobFails { job, reason } => {
+                let (node_id, start_id) = self.live(job)?;
+                self.fails(&node_id, &start_id, reason.clone());
+                Ok(())
+            }
+            Action::JobRejected {
+                job,
+                node,
+                role,
+                reason,
+                invalid_spec,
+            } => self.rejects(job, node.as_ref(), role.as_ref(), reason, *invalid_spec),
+            Action::JobRunning(job) => {
+                let (node_id, start_id) = self.live(job)?;
+                self.runs(&node_id, &start_id);
+                Ok(())
+            }
+            Action::JobCompletes(job) => {
+                let (node_id, start_id) = self.live(job)?;
+                self.ends(&node_id, &start_id, true);
+                Ok(())
+            }
+            Action::Duplicate(job) => self.repeat(&job.job_id()),
+            Action::CreateFails {
+                tier,
+                next,
+                error,
+                when,
+            } => {
+                self.purchases
+                    .fail_next(tier.clone(), *next, error.clone(), *when);
+                Ok(())
+            }
+            Action::StartFails { node, next } => {
+                let node_id = self.node(node)?;
+                self.start_failures.insert(node_id, *next);
+                Ok(())
+            }
+            Action::Clock { wall_jump } => {
+                self.wall_step += wall_jump.0;
+                self.clock_was_set();
+                Ok(())
+            }
+            Action::Disconnect(_) => {
+                if !self.is_connected() {
+                    return Err(Stuck("no policy is connected".to_owned()));
+                }
+                self.disconnect();
+                Ok(())
+            }
+            Action::Connect(_) => self.connect(),
+            Action::Partition(node) => {
+                let node_id = self.known(node)?;
+                self.partition(&node_id);
+                Ok(())
+            }
+            Action::Heal(node) => {
+                let node_id = self.known(node)?;
+                self.heal(&node_id);
+                Ok(())
+            }
+            Action::Hold(kinds) => {
+                self.hold(kinds, step.only.as_ref());
+                Ok(())
+            }
+            Action::Release(kinds) => {
+                self.release(kinds, step.only.as_ref());
+                Ok(())
+            }
+            other => Err(Stuck(format!("{other:?} is not played here"))),
+        }
+    }
+}
+
+// === impl World: nodes ===
+
+impl World {
+    fn node(&self, node: &NodeRef) -> Result<NodeId, Stuck> {
+        self.resolve(node)
+            .ok_or_else(|| Stuck(format!("{node} stands for no node now")))
+    }
+
+    /// A node of the simulated fleet.
+    fn known(&self, node: &NodeRef) -> Result<NodeId, Stuck> {
+        let node_id = self.node(node)?;
+        if self.workers.contains_key(&node_id) {
+            Ok(node_id)
+        } else {
+            Err(Stuck(format!("the fleet has no node {node}")))
+        }
+    }
+
+    fn state(&self, node_id: &NodeId) -> Option<NodeState> {
+        self.ledger.node(node_id).map(|node| node.state)
+    }
+
+    /// The worker is gone at once and the Manager gives the node up without waiting.
+    fn dies(&mut self, node_id: &NodeId) {
+        self.unplug(node_id);
+        self.drop_line(node_id);
+        self.link(node_id, Link::GraceOver);
+    }
+
+    fn stopping(&mut self, node: &NodeRef, reason: Option<NodeStoppingReason>) -> Deed {
+        let node_id = self.known(node)?;
+        let silent = NodeStoppingReason::HealthPingTimeExceeded;
+        let reason = reason.unwrap_or(silent);
+        let elastic = self
+            .ledger
+            .node(&node_id)
+            .is_some_and(greenroom_ledger::Node::is_elastic);
+        match reason {
+            NodeStoppingReason::HealthPingTimeExceeded => self.dies(&node_id),
+            NodeStoppingReason::PendingTimeExceeded => self.link(&node_id, Link::PendingOver),
+            NodeStoppingReason::StartupTimeExceeded => self.link(&node_id, Link::StartupOver),
+            NodeStoppingReason::InitialisationHealthPingTimeExceeded => {
+                self.link(&node_id, Link::HelloOver);
+            }
+            NodeStoppingReason::UserRequested => {
+                self.call_aside(Call::TerminateNode(node_id.clone()))
+                    .map_err(|refusal| Stuck(format!("{node} cannot be ended: {refusal}")))?;
+            }
+            NodeStoppingReason::ProviderStop if !elastic => {
+                let reason = "the server goes down".to_owned();
+                self.report(&node_id, Report::Goodbye { reason });
+                self.unplug(&node_id);
+            }
+            NodeStoppingReason::ProviderStop => self.provider_says(&node_id, Finding::Stopped),
+            NodeStoppingReason::ProviderTerminate if elastic => {
+                self.provider_says(&node_id, Finding::Terminating);
+            }
+            NodeStoppingReason::UnknownNode if elastic => {
+                self.provider_says(&node_id, Finding::Unknown);
+            }
+            NodeStoppingReason::CreateFailed if elastic => {
+                self.create_fails(&node_id, "CreateFailed".to_owned());
+            }
+            other => {
+                return Err(Stuck(format!(
+                    "no event of the world makes {node} stop with {}",
+                    crate::format::code(&other)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn provider_says(&mut self, node_id: &NodeId, finding: Finding) {
+        self.unplug(node_id);
+        if let Some(worker) = self.workers.get_mut(node_id) {
+            worker.linked = false;
+        }
+        self.finding(node_id, finding);
+    }
+
+    fn stopped(&mut self, node: &NodeRef) -> Deed {
+        let node_id = self.known(node)?;
+        let elastic = self
+            .ledger
+            .node(&node_id)
+            .is_some_and(greenroom_ledger::Node::is_elastic);
+        if elastic {
+            self.machine_gone(&node_id);
+            return Ok(());
+        }
+        if self.state(&node_id) != Some(NodeState::Stopping) {
+            self.dies(&node_id);
+        }
+        self.link(&node_id, Link::KeepaliveOver);
+        Ok(())
+    }
+
+    /// A machine that was lost is there again, and some of what it ran still runs.
+    fn returns(&mut self, node: &NodeRef, jobs: &[JobPath]) -> Deed {
+        let node_id = self.known(node)?;
+        let Some(worker) = self.workers.get_mut(&node_id) else {
+            return Ok(());
+        };
+        if worker.up {
+            return Err(Stuck(format!("{node} is not gone, so it cannot return")));
+        }
+        let mut past = std::mem::take(&mut worker.past);
+        let registered = worker.token.is_some();
+        for job in jobs {
+            let job_id = job.job_id();
+            let found = past
+                .iter()
+                .position(|order| order.instance.key.job_id == job_id);
+            let Some(found) = found else {
+                return Err(Stuck(format!("{job} did not run on {node} when it went")));
+            };
+            let order = past.remove(found);
+            self.keeps(&node_id, order);
+        }
+        if registered {
+            self.call_in(&node_id);
+            return self.settle();
+        }
+        if self.state(&node_id) == Some(NodeState::Stopped) {
+            return Err(Stuck(format!(
+                "{node} is a bought machine and stopped: its provider has ended it"
+            )));
+        }
+        self.worker_comes_up(&node_id);
+        Ok(())
+    }
+
+    fn changes(&mut self, change: &InventoryChange) -> Deed {
+        let node_id = self.known(&change.node)?;
+        if let Some(worker) = self.workers.get_mut(&node_id) {
+            let machine = &mut worker.machine;
+            replace(&mut machine.capacity, change.capacity);
+            replace(&mut machine.cores, change.cores);
+            replace(&mut machine.utilization_cap, change.utilization_cap);
+            replace(&mut machine.capabilities, change.capabilities.clone());
+            replace(&mut machine.gpus, change.gpus.clone());
+            replace(&mut machine.az, change.az.clone());
+            replace(&mut machine.cordoned, change.cordoned);
+            if let Some(images) = &change.held_images {
+                machine.held_images = images.iter().cloned().collect();
+            }
+        }
+        self.send_inventory(&node_id);
+        Ok(())
+    }
+
+    fn set_tags(&mut self, node: &NodeRef, tags: &BTreeMap<String, Option<String>>) -> Deed {
+        let node_id = self.node(node)?;
+        let mut set = greenroom_types::Tags::new();
+        let mut remove = Vec::new();
+        for (key, value) in tags {
+            match value {
+                Some(value) => {
+                    set.insert(key.clone(), value.clone());
+                }
+                None => remove.push(key.clone()),
+            }
+        }
+        self.call_aside(Call::SetNodeTags {
+            node_id,
+            tags: set,
+            remove,
+            expected_revision: None,
+        })
+        .map_err(|refusal| Stuck(format!("tags of {node}: {refusal}")))?;
+        Ok(())
+    }
+}
+
+fn replace<T>(old: &mut T, new: Option<T>) {
+    if let Some(new) = new {
+        *old = new;
+    }
+}
+
+// === impl World: jobs ===
+
+impl World {
+    /// Where a job's instance is, and which one: the live one of its slot, or of a migration role.
+    fn live(&self, job: &JobPath) -> Result<(NodeId, StartId), Stuck> {
+        let job_id = job.job_id();
+        let none = || Stuck(format!("{job} has no instance at a worker now"));
+        let record = self
+            .ledger
+            .job(&job_id)
+            .ok_or_else(|| Stuck(format!("the Manager knows no job {job}")))?;
+        record
+            .instances
+            .iter()
+            .filter_map(|start_id| self.ledger.instance(start_id))
+            .filter(|instance| instance.is_live())
+            .filter(|instance| {
+                self.run(&instance.node_id, &instance.start_id)
+                    .is_some_and(|run| {
+                        !matches!(run.phase, RunPhase::Stopping | RunPhase::Remains)
+                    })
+            })
+            .map(|instance| (instance.node_id.clone(), instance.start_id.clone()))
+            .next_back()
+            .ok_or_else(none)
+    }
+
+    fn rejects(
+        &mut self,
+        job: &JobPath,
+        node: Option<&NodeRef>,
+        role: Option<&Role>,
+        reason: &str,
+        invalid_spec: bool,
+    ) -> Deed {
+        let (node_id, start_id) = match (node, role) {
+            (None, None) => self.live(job)?,
+            _ => self.instance_at(job, node, role)?,
+        };
+        let code = if invalid_spec {
+            RejectionCode::InvalidSpec
+        } else {
+            RejectionCode::Capacity
+        };
+        let role = role.cloned().unwrap_or_else(|| job.role());
+        let key = InstanceKey::new(job.job_id(), role);
+        let detail = match reason {
+            "" => "the worker refused it".to_owned(),
+            words => words.to_owned(),
+        };
+        let inventory = self.workers.get_mut(&node_id).map(|worker| {
+            worker.runs.remove(&start_id);
+            Box::new(worker.inventory())
+        });
+        let instance = greenroom_types::call::InstanceRef { key, start_id };
+        self.report(
+            &node_id,
+            Report::Rejected {
+                instance,
+                code,
+                detail,
+                inventory,
+            },
+        );
+        Ok(())
+    }
+
+    /// The newest instance of a job that the Manager has on a node, in a role.
+    fn instance_at(
+        &self,
+        job: &JobPath,
+        node: Option<&NodeRef>,
+        role: Option<&Role>,
+    ) -> Result<(NodeId, StartId), Stuck> {
+        let node_id = node.map(|node| self.node(node)).transpose()?;
+        let job_id: JobId = job.job_id();
+        let record = self.ledger.job(&job_id);
+        record
+            .into_iter()
+            .flat_map(|record| &record.instances)
+            .filter_map(|start_id| self.ledger.instance(start_id))
+            .filter(|instance| node_id.as_ref().is_none_or(|id| *id == instance.node_id))
+            .filter(|instance| role.is_none_or(|role| *role == instance.key.role))
+            .map(|instance| (instance.node_id.clone(), instance.start_id.clone()))
+            .next_back()
+            .ok_or_else(|| Stuck(format!("the Manager has no such instance of {job}")))
+    }
+}
+

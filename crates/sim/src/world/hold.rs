@@ -1,0 +1,182 @@
+//! What the world will do by itself, and what it is kept from doing (SCEN-09).
+
+use std::collections::BTreeMap;
+
+use greenroom_types::{JobId, NodeId, StartId};
+
+use super::World;
+use crate::format::action::HoldKind;
+use crate::format::names::{NodeRef, Subject};
+
+/// Something that the world does when its time comes.
+#[derive(Clone, Debug)]
+pub(crate) enum Pending {
+    /// A machine that was asked for runs, and boots.
+    MachineRuns(NodeId),
+    /// A machine that was asked for is not made.
+    CreateFails(NodeId, String),
+    /// A worker comes up and says hello.
+    Hello(NodeId),
+    /// A worker sends its picture.
+    Inventory(NodeId),
+    /// A deferred instance is prepared.
+    Prepared(NodeId, StartId),
+    /// An instance runs.
+    Running(NodeId, StartId),
+    /// An instance and its remains are gone.
+    Gone(NodeId, StartId),
+    /// A terminated machine is gone.
+    MachineGone(NodeId),
+    /// A worker that was told to end has ended.
+    WorkerEnds(NodeId),
+    /// The Manager has heard nothing of a worker for too long; the number tells one cut of the line
+    /// from the next.
+    Silence(NodeId, u64),
+}
+
+/// What is held, and what is kept back by that.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    rules: Vec<Rule>,
+    kept: BTreeMap<u64, Pending>,
+    next: u64,
+}
+
+/// A hold or a release; the last one that fits decides.
+#[derive(Clone, Debug)]
+struct Rule {
+    kind: HoldKind,
+    only: Option<Subject>,
+    held: bool,
+}
+
+// === impl Pending ===
+
+impl Pending {
+    /// By which word it is held, if it can be.
+    const fn kind(&self) -> Option<HoldKind> {
+        match self {
+            Self::MachineRuns(_) => Some(HoldKind::NodeBooting),
+            Self::CreateFails(..) => Some(HoldKind::CreateOutcome),
+            Self::Hello(_) => Some(HoldKind::NodeStarted),
+            Self::Inventory(_) => Some(HoldKind::Inventory),
+            Self::Prepared(..) => Some(HoldKind::Prepared),
+            Self::Running(..) => Some(HoldKind::JobRunning),
+            Self::Gone(..) => Some(HoldKind::JobStopped),
+            Self::MachineGone(_) | Self::WorkerEnds(_) | Self::Silence(..) => None,
+        }
+    }
+
+    const fn node_id(&self) -> &NodeId {
+        match self {
+            Self::MachineRuns(node_id)
+            | Self::CreateFails(node_id, _)
+            | Self::Hello(node_id)
+            | Self::Inventory(node_id)
+            | Self::Prepared(node_id, _)
+            | Self::Running(node_id, _)
+            | Self::Gone(node_id, _)
+            | Self::MachineGone(node_id)
+            | Self::WorkerEnds(node_id)
+            | Self::Silence(node_id, _) => node_id,
+        }
+    }
+
+    const fn start_id(&self) -> Option<&StartId> {
+        match self {
+            Self::Prepared(_, start_id) | Self::Running(_, start_id) | Self::Gone(_, start_id) => {
+                Some(start_id)
+            }
+            _ => None,
+        }
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// The moment of something has come: it happens, or is kept back.
+    pub(super) fn meet(&mut self, what: Pending) {
+        if let Some(kind) = what.kind()
+            && self.is_held(kind, what.node_id(), self.job_of(&what).as_ref())
+        {
+            self.holds.kept.insert(self.holds.next, what);
+            self.holds.next += 1;
+            return;
+        }
+        self.happen(what);
+    }
+
+    pub(super) fn hold(&mut self, kinds: &[HoldKind], only: Option<&Subject>) {
+        for kind in kinds {
+            self.holds.rules.push(Rule {
+                kind: *kind,
+                only: only.cloned(),
+                held: true,
+            });
+        }
+    }
+
+    /// Delivers at once what would have been due.
+    pub(super) fn release(&mut self, kinds: &[HoldKind], only: Option<&Subject>) {
+        for kind in kinds {
+            if only.is_none() {
+                self.holds.rules.retain(|rule| rule.kind != *kind);
+            } else {
+                self.holds.rules.push(Rule {
+                    kind: *kind,
+                    only: only.cloned(),
+                    held: false,
+                });
+            }
+        }
+        let kept = std::mem::take(&mut self.holds.kept);
+        for (number, what) in kept {
+            let still = what.kind().is_some_and(|kind| {
+                self.is_held(kind, what.node_id(), self.job_of(&what).as_ref())
+            });
+            if still {
+                self.holds.kept.insert(number, what);
+            } else {
+                self.happen(what);
+            }
+        }
+    }
+
+    /// True while answers of this kind about this node or job are kept back.
+    pub(super) fn is_held(&self, kind: HoldKind, node_id: &NodeId, job: Option<&JobId>) -> bool {
+        self.holds
+            .rules
+            .iter()
+            .rev()
+            .filter(|rule| rule.kind == kind)
+            .find(|rule| match &rule.only {
+                None => true,
+                Some(Subject::Job(path)) => job.is_some_and(|job| *job == path.job_id()),
+                Some(Subject::Node(NodeRef::Id(id))) => id == node_id,
+                Some(Subject::Node(node)) => self.resolve(node).as_ref() == Some(node_id),
+            })
+            .is_some_and(|rule| rule.held)
+    }
+
+    fn job_of(&self, what: &Pending) -> Option<JobId> {
+        let worker = self.workers.get(what.node_id())?;
+        let run = worker.runs.get(what.start_id()?)?;
+        Some(run.order.instance.key.job_id.clone())
+    }
+
+    fn happen(&mut self, what: Pending) {
+        match what {
+            Pending::MachineRuns(node_id) => self.machine_runs(&node_id),
+            Pending::CreateFails(node_id, code) => self.create_fails(&node_id, code),
+            Pending::Hello(node_id) => self.worker_comes_up(&node_id),
+            Pending::Inventory(node_id) => self.send_inventory(&node_id),
+            Pending::Prepared(node_id, start_id) => self.is_prepared(&node_id, &start_id),
+            Pending::Running(node_id, start_id) => self.runs(&node_id, &start_id),
+            Pending::Gone(node_id, start_id) => self.is_gone(&node_id, &start_id),
+            Pending::MachineGone(node_id) => self.machine_gone(&node_id),
+            Pending::WorkerEnds(node_id) => self.worker_ends(&node_id),
+            Pending::Silence(node_id, cut) => self.silence(&node_id, cut),
+        }
+    }
+}

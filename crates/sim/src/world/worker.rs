@@ -1,0 +1,684 @@
+//! Simulated workers: they accept, start, stop, fail and report as a worker would, at the times that
+//! the scenario sets, over a line that can be cut.
+//!
+//! A worker enforces what a real one does (WORK-30): what does not fit is rejected, so that a policy
+//! that fills a node too much is found out. Remains of an ended instance do not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_ledger::{
+    Command, Finding, Hello, HelloInstance, Line, Link, Register, Report, WorkerJob, WorkerOrder,
+};
+use greenroom_types::SHARE_TOLERANCE;
+use greenroom_types::call::InstanceRef;
+use greenroom_types::inventory::{AssignedJob, Capability, Gpu, HeldImage, NodeInventory};
+use greenroom_types::node::{InstanceState, RejectionCode};
+use greenroom_types::{Millis, NodeId, StartId};
+
+use super::World;
+use super::hold::Pending;
+use crate::format::action::HoldKind;
+
+/// From a start, a stop or a pull to the inventory that shows it (SCEN-03).
+const INVENTORY_DELAY: Millis = Millis(100);
+
+/// A machine and the worker on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Worker {
+    /// What it says of itself.
+    pub(crate) machine: Machine,
+    /// The token of its slot, for a registered server.
+    pub(super) token: Option<String>,
+    /// Its process runs.
+    pub(super) up: bool,
+    /// The Manager has a stream to it.
+    pub(super) linked: bool,
+    /// The line is cut, whether or not the Manager knows.
+    pub(super) cut: bool,
+    /// Counts cuts.
+    pub(super) cuts: u64,
+    /// What it runs, and what is left of it.
+    pub(crate) runs: BTreeMap<StartId, Run>,
+    /// What ran when its process died.
+    pub(super) past: Vec<Box<WorkerJob>>,
+    /// Newest number of its journal.
+    report_id: u64,
+    /// Reports that wait for the line.
+    journal: Vec<Report>,
+    /// Orders that wait in the line.
+    pub(super) mail: Vec<WorkerOrder>,
+    /// An inventory is under way.
+    inventory_due: bool,
+    /// It was told to end.
+    pub(super) ending: bool,
+}
+
+/// The hardware of a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machine {
+    pub(crate) capacity: f64,
+    pub(crate) cores: u32,
+    pub(crate) utilization_cap: f64,
+    pub(crate) capabilities: Vec<Capability>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) held_images: BTreeSet<String>,
+    pub(crate) az: String,
+    pub(crate) cordoned: bool,
+}
+
+/// One instance on a worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) order: Box<WorkerJob>,
+    pub(crate) phase: RunPhase,
+}
+
+/// How far an instance has come on its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunPhase {
+    /// Waits until an older instance of its key is gone.
+    Waiting,
+    /// Being made.
+    Creating,
+    /// Made, not running.
+    Prepared,
+    /// Being started.
+    Starting,
+    /// Running.
+    Running,
+    /// Told to stop.
+    Stopping,
+    /// Failed; what is left of it is being removed.
+    Remains,
+}
+
+// === impl RunPhase ===
+
+impl RunPhase {
+    /// It takes room: it is there, or will be.
+    pub(crate) const fn takes_room(self) -> bool {
+        !matches!(self, Self::Stopping | Self::Remains)
+    }
+
+    const fn state(self) -> InstanceState {
+        match self {
+            Self::Waiting | Self::Creating => InstanceState::Provisioned,
+            Self::Prepared | Self::Starting => InstanceState::Prepared,
+            Self::Running => InstanceState::Running,
+            Self::Stopping | Self::Remains => InstanceState::Stopping,
+        }
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    /// A machine whose worker does not run yet.
+    pub(super) fn of(machine: Machine) -> Self {
+        Self {
+            machine,
+            ..Self::default()
+        }
+    }
+
+    pub(super) const fn hears(&self) -> bool {
+        self.up && self.linked && !self.cut
+    }
+
+    /// The Manager reaches it.
+    pub(crate) const fn is_reachable(&self) -> bool {
+        self.hears()
+    }
+
+    /// Everything that takes room here.
+    pub(crate) fn room_takers(&self) -> impl Iterator<Item = &WorkerJob> {
+        self.runs
+            .values()
+            .filter(|run| run.phase.takes_room())
+            .map(|run| &*run.order)
+    }
+
+    /// The picture of the machine at this moment.
+    pub(super) fn inventory(&self) -> NodeInventory {
+        let machine = &self.machine;
+        NodeInventory {
+            total_capacity: machine.capacity,
+            total_cores: machine.cores,
+            utilization_cap: machine.utilization_cap,
+            capabilities: machine.capabilities.clone(),
+            gpus: machine.gpus.clone(),
+            held_images: machine
+                .held_images
+                .iter()
+                .map(|reference| HeldImage {
+                    reference: reference.clone(),
+                    digest: String::new(),
+                })
+                .collect(),
+            assigned_jobs: self.room_takers().map(assigned).collect(),
+            cordoned: machine.cordoned,
+            az: machine.az.clone(),
+            runtime: "simulated".to_owned(),
+            ..NodeInventory::default()
+        }
+    }
+
+    /// Why this start is refused, if it is.
+    fn objection(&self, job: &WorkerJob) -> Option<(RejectionCode, String)> {
+        if self.machine.cordoned {
+            return Some((RejectionCode::Cordoned, "the node takes no new work".into()));
+        }
+        let others = || self.room_takers();
+        let needs = &job.requirements;
+        let cap = match self.machine.utilization_cap {
+            cap if cap > 0.0 && cap <= 1.0 => cap,
+            _ => 1.0,
+        };
+        let taken: f64 = others().map(|job| job.requirements.required_capacity).sum();
+        let room = self.machine.capacity * cap;
+        if needs.required_capacity > 0.0
+            && taken + needs.required_capacity > room + SHARE_TOLERANCE
+        {
+            let text = format!(
+                "{} vCPU wanted, {} of {room} taken",
+                needs.required_capacity, taken
+            );
+            return Some((RejectionCode::Capacity, text));
+        }
+        let taken: u32 = others().map(|job| job.requirements.required_cores).sum();
+        if needs.required_cores > 0 && taken + needs.required_cores > self.machine.cores {
+            let text = format!("{} cores wanted, {taken} taken", needs.required_cores);
+            return Some((RejectionCode::Cores, text));
+        }
+        if let Some(index) = job.gpu_index {
+            let share = needs.required_gpu_capacity;
+            let taken: f64 = others()
+                .filter(|job| job.gpu_index == Some(index))
+                .map(|job| job.requirements.required_gpu_capacity)
+                .sum();
+            let device = self.machine.gpus.iter().find(|gpu| gpu.index == index);
+            if device.is_none_or(|gpu| taken + share > gpu.capacity + SHARE_TOLERANCE) {
+                let text = format!("{share} of device {index} wanted, {taken} taken");
+                return Some((RejectionCode::Gpu, text));
+            }
+        }
+        let clash = needs.required_host_ports.iter().find(|port| {
+            others().any(|job| {
+                let ports = &job.requirements.required_host_ports;
+                ports.iter().any(|taken| taken.eq_ignore_ascii_case(port))
+            })
+        });
+        clash.map(|port| (RejectionCode::HostPort, format!("port {port} is taken")))
+    }
+}
+
+fn assigned(job: &WorkerJob) -> AssignedJob {
+    let needs = &job.requirements;
+    AssignedJob {
+        job_id: job.instance.key.job_id.clone(),
+        role: job.instance.key.role.clone(),
+        start_id: job.instance.start_id.clone(),
+        capacity: needs.required_capacity,
+        cores: needs.required_cores,
+        gpu_index: job.gpu_index,
+        gpu_capacity: needs.required_gpu_capacity,
+        host_ports: needs.required_host_ports.clone(),
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// A message of the Manager for a worker. What is on a cut line arrives when it is mended, if the
+    /// Manager has not given the line up by then.
+    pub(super) fn tell_worker(&mut self, node_id: &NodeId, message: WorkerOrder) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        if worker.hears() {
+            self.obey(node_id, message);
+        } else if worker.up && worker.linked {
+            worker.mail.push(message);
+        }
+    }
+
+    fn obey(&mut self, node_id: &NodeId, message: WorkerOrder) {
+        match message {
+            WorkerOrder::Provision(job) => self.provision(node_id, job),
+            WorkerOrder::StartPrepared(instance) => {
+                let delay = Millis(self.spec.start_prepared_time.0);
+                self.turn(node_id, &instance.start_id, |phase| {
+                    (phase == RunPhase::Prepared).then_some(RunPhase::Starting)
+                })
+                .then(|| {
+                    let due = Pending::Running(node_id.clone(), instance.start_id);
+                    self.after(delay, due);
+                });
+            }
+            WorkerOrder::Stop { instance, .. } => self.stop(node_id, instance),
+            WorkerOrder::Shutdown { .. } => self.shut_down(node_id),
+            WorkerOrder::PrefetchImages { .. }
+            | WorkerOrder::UpdateJob(_)
+            | WorkerOrder::Migration { .. }
+            | WorkerOrder::ReportAck { .. }
+            | WorkerOrder::Tags(_) => {}
+        }
+    }
+
+    fn provision(&mut self, node_id: &NodeId, job: Box<WorkerJob>) {
+        let instance = job.instance.clone();
+        if self.run(node_id, &instance.start_id).is_none() {
+            self.look_at_start(node_id, &job);
+        }
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        if worker.runs.contains_key(&instance.start_id) {
+            self.report(node_id, Report::Accepted(instance));
+            return;
+        }
+        if let Some((code, detail)) = worker.objection(&job) {
+            let inventory = Some(Box::new(worker.inventory()));
+            let report = Report::Rejected {
+                instance,
+                code,
+                detail,
+                inventory,
+            };
+            self.report(node_id, report);
+            return;
+        }
+        let waits = worker.runs.values().any(|run| {
+            !run.phase.takes_room() && run.order.instance.key == instance.key
+        });
+        let phase = if waits {
+            RunPhase::Waiting
+        } else {
+            RunPhase::Creating
+        };
+        let start_id = instance.start_id.clone();
+        worker.runs.insert(start_id.clone(), Run { order: job, phase });
+        self.report(node_id, Report::Accepted(instance));
+        if !waits {
+            self.create(node_id, &start_id);
+        }
+    }
+
+    fn create(&mut self, node_id: &NodeId, start_id: &StartId) {
+        let deferred = self
+            .run(node_id, start_id)
+            .is_some_and(|run| run.order.defer_start);
+        let (node_id, start_id) = (node_id.clone(), start_id.clone());
+        if deferred {
+            let delay = Millis(self.spec.prepare_time.0);
+            self.after(delay, Pending::Prepared(node_id, start_id));
+        } else {
+            let delay = Millis(self.spec.start_time.0);
+            self.after(delay, Pending::Running(node_id, start_id));
+        }
+    }
+
+    fn stop(&mut self, node_id: &NodeId, instance: InstanceRef) {
+        if self.run(node_id, &instance.start_id).is_none() {
+            let completed = false;
+            self.report(
+                node_id,
+                Report::Stopped {
+                    instance,
+                    completed,
+                },
+            );
+            return;
+        }
+        let stops = self.turn(node_id, &instance.start_id, |phase| {
+            phase.takes_room().then_some(RunPhase::Stopping)
+        });
+        if stops {
+            let delay = Millis(self.spec.stop_time.0);
+            self.after(delay, Pending::Gone(node_id.clone(), instance.start_id));
+        }
+    }
+
+    fn shut_down(&mut self, node_id: &NodeId) {
+        let delay = Millis(self.spec.terminate_time.0);
+        if let Some(worker) = self.workers.get_mut(node_id)
+            && !worker.ending
+        {
+            worker.ending = true;
+            if worker.token.is_some() {
+                self.after(delay, Pending::WorkerEnds(node_id.clone()));
+            }
+        }
+    }
+
+    /// A registered server's worker has ended everything, tells so, and closes its line.
+    pub(super) fn worker_ends(&mut self, node_id: &NodeId) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        let runs = std::mem::take(&mut worker.runs);
+        for run in runs.into_values() {
+            let completed = false;
+            let instance = run.order.instance;
+            self.report(
+                node_id,
+                Report::Stopped {
+                    instance,
+                    completed,
+                },
+            );
+        }
+        self.unplug(node_id);
+        self.drop_line(node_id);
+    }
+
+    /// The process of a worker is gone. What ran is remembered, for a machine that comes back.
+    pub(super) fn unplug(&mut self, node_id: &NodeId) {
+        if let Some(worker) = self.workers.get_mut(node_id) {
+            let runs = std::mem::take(&mut worker.runs);
+            worker.past = runs
+                .into_values()
+                .filter(|run| run.phase == RunPhase::Running)
+                .map(|run| run.order)
+                .collect();
+            worker.up = false;
+            worker.ending = false;
+            worker.cut = false;
+            worker.journal.clear();
+            worker.mail.clear();
+        }
+    }
+
+    /// The Manager sees the stream closed.
+    pub(super) fn drop_line(&mut self, node_id: &NodeId) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        if std::mem::take(&mut worker.linked) {
+            let now = self.now();
+            self.keeper.line(now, &self.ledger, node_id, Line::Closed);
+        }
+        self.link(node_id, Link::Dropped);
+    }
+
+    /// The Manager heard nothing for too long.
+    pub(super) fn silence(&mut self, node_id: &NodeId, cut: u64) {
+        let silent = self
+            .workers
+            .get(node_id)
+            .is_some_and(|worker| worker.cut && worker.cuts == cut && worker.linked);
+        if silent {
+            if let Some(worker) = self.workers.get_mut(node_id) {
+                worker.mail.clear();
+            }
+            self.drop_line(node_id);
+        }
+    }
+
+    pub(super) fn partition(&mut self, node_id: &NodeId) {
+        let silence = self.spec.manager.silence;
+        if let Some(worker) = self.workers.get_mut(node_id)
+            && !worker.cut
+        {
+            worker.cut = true;
+            worker.cuts += 1;
+            let due = Pending::Silence(node_id.clone(), worker.cuts);
+            self.after(silence, due);
+        }
+    }
+
+    pub(super) fn heal(&mut self, node_id: &NodeId) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        worker.cut = false;
+        if !worker.up {
+            return;
+        }
+        if !worker.linked {
+            self.connect_worker(node_id);
+            return;
+        }
+        for report in std::mem::take(&mut worker.journal) {
+            self.report(node_id, report);
+        }
+        let mail = self
+            .workers
+            .get_mut(node_id)
+            .map(|worker| std::mem::take(&mut worker.mail));
+        for message in mail.into_iter().flatten() {
+            self.obey(node_id, message);
+        }
+    }
+
+    /// A worker's process comes up; the Manager reaches it.
+    pub(super) fn worker_comes_up(&mut self, node_id: &NodeId) {
+        if let Some(worker) = self.workers.get_mut(node_id) {
+            worker.up = true;
+            self.connect_worker(node_id);
+        }
+    }
+
+    /// The stream opens and the worker says hello; what waited in its journal follows.
+    pub(super) fn connect_worker(&mut self, node_id: &NodeId) {
+        let quiet = self.is_held(HoldKind::Inventory, node_id, None);
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        if !worker.up || worker.cut {
+            return;
+        }
+        worker.linked = true;
+        let instances = worker
+            .runs
+            .values()
+            .map(|run| HelloInstance {
+                instance: run.order.instance.clone(),
+                state: run.phase.state(),
+                ports: Default::default(),
+            })
+            .collect();
+        let journal = std::mem::take(&mut worker.journal);
+        let hello = Hello {
+            boot_id: "simulated".to_owned(),
+            protocol_minor: 10,
+            inventory: (!quiet).then(|| Box::new(worker.inventory())),
+            instances,
+            last_report_id: worker.report_id + journal.len() as u64,
+            ..Hello::default()
+        };
+        let now = self.now();
+        self.keeper.line(now, &self.ledger, node_id, Line::Opened);
+        self.send(node_id, 0, Report::Hello(Box::new(hello)));
+        for report in journal {
+            self.report(node_id, report);
+        }
+        if quiet {
+            self.after(Millis(0), Pending::Inventory(node_id.clone()));
+        }
+    }
+
+    /// A registered server's worker calls in, and is dialled.
+    pub(super) fn call_in(&mut self, node_id: &NodeId) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        worker.up = true;
+        let Some(token) = worker.token.clone() else {
+            return;
+        };
+        let register = Register {
+            token,
+            address: format!("{node_id}:7000"),
+            machine_id: node_id.to_string(),
+            public_key: node_id.to_string(),
+            key: "simulated".to_owned(),
+            hardware: None,
+        };
+        let _ = self.commit(Command::Register(register));
+    }
+
+    /// A worker says something that goes through its journal.
+    pub(super) fn report(&mut self, node_id: &NodeId, report: Report) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        if !worker.hears() {
+            if worker.up {
+                worker.journal.push(report);
+            }
+            return;
+        }
+        worker.report_id += 1;
+        let report_id = worker.report_id;
+        self.send(node_id, report_id, report);
+    }
+
+    fn send(&mut self, node_id: &NodeId, report_id: u64, report: Report) {
+        // The ledger refuses what comes too late; a worker has nothing to do about it here.
+        let _ = self.commit(Command::Report {
+            node_id: node_id.clone(),
+            report_id,
+            report: Box::new(report),
+        });
+    }
+
+    pub(super) fn link(&mut self, node_id: &NodeId, link: Link) {
+        let node_id = node_id.clone();
+        let _ = self.commit(Command::Link { node_id, link });
+    }
+
+    pub(super) fn finding(&mut self, node_id: &NodeId, finding: Finding) {
+        let node_id = node_id.clone();
+        let _ = self.commit(Command::Provider { node_id, finding });
+    }
+
+    pub(super) fn send_inventory(&mut self, node_id: &NodeId) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        worker.inventory_due = false;
+        if worker.hears() {
+            let picture = Box::new(worker.inventory());
+            self.send(node_id, 0, Report::Inventory(picture));
+        }
+    }
+
+    fn inventory_follows(&mut self, node_id: &NodeId) {
+        if let Some(worker) = self.workers.get_mut(node_id)
+            && !worker.inventory_due
+        {
+            worker.inventory_due = true;
+            self.after(INVENTORY_DELAY, Pending::Inventory(node_id.clone()));
+        }
+    }
+
+    pub(super) fn is_prepared(&mut self, node_id: &NodeId, start_id: &StartId) {
+        let prepared = self.turn(node_id, start_id, |phase| {
+            (phase == RunPhase::Creating).then_some(RunPhase::Prepared)
+        });
+        if prepared && let Some(instance) = self.instance(node_id, start_id) {
+            let ports = Default::default();
+            self.report(node_id, Report::Prepared { instance, ports });
+        }
+    }
+
+    pub(super) fn runs(&mut self, node_id: &NodeId, start_id: &StartId) {
+        let started = self.turn(node_id, start_id, |phase| {
+            matches!(phase, RunPhase::Creating | RunPhase::Starting).then_some(RunPhase::Running)
+        });
+        if started && let Some(instance) = self.instance(node_id, start_id) {
+            let ports = Default::default();
+            self.report(node_id, Report::Started { instance, ports });
+            self.inventory_follows(node_id);
+        }
+    }
+
+    /// An instance fails; what is left of it goes in its time.
+    pub(super) fn fails(&mut self, node_id: &NodeId, start_id: &StartId, reason: String) {
+        let failed = self.turn(node_id, start_id, |phase| {
+            phase.takes_room().then_some(RunPhase::Remains)
+        });
+        if failed && let Some(instance) = self.instance(node_id, start_id) {
+            self.report(node_id, Report::Failed { instance, reason });
+            let delay = Millis(self.spec.stop_time.0);
+            self.after(delay, Pending::Gone(node_id.clone(), start_id.clone()));
+        }
+    }
+
+    pub(super) fn is_gone(&mut self, node_id: &NodeId, start_id: &StartId) {
+        self.ends(node_id, start_id, false);
+    }
+
+    /// An instance is over; one that waited for it begins.
+    pub(super) fn ends(&mut self, node_id: &NodeId, start_id: &StartId, completed: bool) {
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
+        let Some(run) = worker.runs.remove(start_id) else {
+            return;
+        };
+        let key = run.order.instance.key.clone();
+        let next = worker
+            .runs
+            .iter_mut()
+            .find(|(_, other)| {
+                other.phase == RunPhase::Waiting && other.order.instance.key == key
+            })
+            .map(|(start_id, other)| {
+                other.phase = RunPhase::Creating;
+                start_id.clone()
+            });
+        let instance = run.order.instance;
+        self.report(
+            node_id,
+            Report::Stopped {
+                instance,
+                completed,
+            },
+        );
+        if let Some(next) = next {
+            self.create(node_id, &next);
+        }
+        self.inventory_follows(node_id);
+    }
+
+    pub(super) fn run(&self, node_id: &NodeId, start_id: &StartId) -> Option<&Run> {
+        self.workers.get(node_id)?.runs.get(start_id)
+    }
+
+    fn instance(&self, node_id: &NodeId, start_id: &StartId) -> Option<InstanceRef> {
+        Some(self.run(node_id, start_id)?.order.instance.clone())
+    }
+
+    /// Moves an instance on if it stands where `step` wants it; says whether it did.
+    fn turn(
+        &mut self,
+        node_id: &NodeId,
+        start_id: &StartId,
+        step: impl FnOnce(RunPhase) -> Option<RunPhase>,
+    ) -> bool {
+        let run = self
+            .workers
+            .get_mut(node_id)
+            .filter(|worker| worker.up)
+            .and_then(|worker| worker.runs.get_mut(start_id));
+        let Some(run) = run else { return false };
+        match step(run.phase) {
+            Some(next) => {
+                run.phase = next;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// An instance that another run of the policy left behind goes on under its old start.
+    pub(super) fn keeps(&mut self, node_id: &NodeId, order: Box<WorkerJob>) {
+        if let Some(worker) = self.workers.get_mut(node_id) {
+            let start_id = order.instance.start_id.clone();
+            let phase = RunPhase::Running;
+            worker.runs.insert(start_id, Run { order, phase });
+        }
+    }
+}
