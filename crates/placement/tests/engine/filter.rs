@@ -329,6 +329,19 @@ fn ten_tenths_fill_one_vcpu() {
     );
 }
 
+// spec: PLACE-11
+#[test]
+fn fractions_that_add_up_to_the_whole_fit_although_binary_sums_do_not() {
+    let mut world = world();
+    world.offers("n", |it| it.total_capacity = 0.6);
+    let a = bundle("a", vec![job("e", 0.1), job("f", 0.2), job("g", 0.3)]);
+    for name in ["e", "f", "g"] {
+        assert_eq!(went(&world.settle(&a, 0, name)), "n", "{name}");
+    }
+    let more = bundle("b", vec![job("e", 1e-6)]);
+    assert_eq!(world.goes(&more, "e"), "-", "the tolerance is no capacity");
+}
+
 // spec: PLACE-12, HARD-45
 #[test]
 fn a_cap_that_is_no_fraction_offers_no_more_than_there_is() {

@@ -202,6 +202,27 @@ fn a_group_fits_when_its_shares_can_be_packed_together() {
 
 // spec: GPU-07
 #[test]
+fn shares_are_packed_largest_first_into_the_tightest_device() {
+    let g = grouped(vec![share("a", 0.4), share("b", 0.4), share("c", 0.5)]);
+    let mut world = binpack(2);
+    world.offers("n", |it| {
+        it.gpus[0].reserved_capacity = 0.2;
+        it.gpus[1].reserved_capacity = 0.5;
+    });
+    // c takes all of device 1, which leaves device 0 to the other two.
+    let placed = devices(&mut world.clone(), &g);
+    assert_eq!(placed[0], Some(0));
+    let lead = grouped(vec![
+        job("lead", 0.0),
+        share("a", 0.4),
+        share("b", 0.4),
+        share("c", 0.5),
+    ]);
+    assert_eq!(world.goes(&lead, "lead"), "n");
+}
+
+// spec: GPU-07
+#[test]
 fn a_member_takes_no_device_that_the_rest_of_its_group_needs() {
     let gpus = vec![device(0, 1.0), device(1, 1.0)];
     let mut world = world(PackingStrategy::Spread, gpus);

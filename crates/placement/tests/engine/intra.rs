@@ -304,6 +304,28 @@ fn a_hold_ends_with_its_reason() {
     assert_eq!(reserved(&world), 2.0);
 }
 
+// spec: INTRA-05
+#[test]
+fn a_member_found_elsewhere_ends_its_hold_on_the_groups_node() {
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("m", "own", 4.0);
+    world.node("n", "own", 4.0);
+    let g = group();
+    world.bind(&g, 0, "a", "n");
+    assert_eq!(world.fleet.reserved(&id("n")).unwrap().capacity, 4.0);
+    // As found after a restart: nobody places it there.
+    world.bind(&g, 0, "b", "m");
+    for node in ["m", "n"] {
+        assert_eq!(
+            world.fleet.reserved(&id(node)).unwrap().capacity,
+            2.0,
+            "{node}"
+        );
+    }
+    world.unbind(&g, 0, "b");
+    assert_eq!(world.fleet.reserved(&id("n")).unwrap().capacity, 4.0);
+}
+
 // spec: INTRA-06, HARD-39
 #[test]
 fn a_lone_member_returns_to_its_group_or_waits() {

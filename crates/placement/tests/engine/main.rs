@@ -5,6 +5,7 @@ mod buying;
 mod filter;
 mod gpu;
 mod intra;
+mod model;
 mod oracle;
 mod ports;
 mod rank;

@@ -95,6 +95,18 @@ fn survivors_stand_best_first_and_the_first_walk_comes_first() {
     );
 }
 
+// spec: PLACE-29
+#[test]
+fn two_walks_are_written_down_even_when_they_cannot_differ() {
+    let world = World::new(vec![fixed("own")]);
+    let a = doubled(bundle("a", vec![job("e", 1.0)]), |_| {});
+    let attempts = world.attempts(&a, 0, "e");
+    let walks: Vec<bool> = attempts.iter().map(|it| it.compliant_only).collect();
+    assert_eq!(walks, [true, false]);
+    let single = bundle("a", vec![job("e", 1.0)]);
+    assert_eq!(world.attempts(&single, 0, "e").len(), 1);
+}
+
 #[test]
 fn the_words_name_the_node_the_reason_and_both_values() {
     let mut world = world();
