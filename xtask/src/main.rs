@@ -1,5 +1,6 @@
 //! Checks and chores of the project: `cargo xtask NAME`.
 
+mod crash;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -15,11 +16,15 @@ struct Args {
 enum Task {
     /// Checks the rules of the repository that no compiler checks.
     Tidy,
+    /// Runs a real Manager under load, kills it at random moments, restarts it and compares it with
+    /// what was acknowledged.
+    Crash(crash::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
         Task::Tidy => tidy::run(&root()),
+        Task::Crash(args) => crash::run(&root(), args),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `greenroom` binary: Manager, control plane, worker, and the tools that people use.
 
 mod failure;
+mod logging;
 mod output;
 mod verbs;
 
@@ -20,6 +21,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Get(verbs::get::Get),
+    Describe(verbs::get::Describe),
+    Events(verbs::events::Events),
+    Logs(verbs::logs::Logs),
+    Node(verbs::node::Node),
+    Manager(verbs::manager::Manager),
     Testcard(verbs::media::Testcard),
     Probe(verbs::media::Probe),
 }
@@ -47,6 +54,12 @@ fn main() -> ExitCode {
 
 async fn run(verb: Verb) -> Outcome {
     match verb {
+        Verb::Get(get) => get.run().await,
+        Verb::Describe(describe) => describe.run().await,
+        Verb::Events(events) => events.run().await,
+        Verb::Logs(logs) => logs.run().await,
+        Verb::Node(node) => node.run().await,
+        Verb::Manager(manager) => manager.run(logging::install("greenroom=info,warn")).await,
         Verb::Testcard(testcard) => testcard.run().await,
         Verb::Probe(probe) => probe.run().await,
     }

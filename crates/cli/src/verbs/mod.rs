@@ -1,3 +1,9 @@
 //! One module per verb or group of verbs.
 
+pub(crate) mod connect;
+pub(crate) mod events;
+pub(crate) mod get;
+pub(crate) mod logs;
+pub(crate) mod manager;
 pub(crate) mod media;
+pub(crate) mod node;

@@ -1,0 +1,49 @@
+//! How a verb reaches the Manager.
+
+use clap::Args;
+use greenroom_sdk::{Client, Error, Settings};
+
+use crate::failure::{Exit, Failure};
+
+/// Where the Manager is, and in what form answers are printed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Manager {
+    /// The Manager's address; several members separated by commas.
+    #[arg(
+        long,
+        env = "GREENROOM_MANAGER",
+        default_value = "http://127.0.0.1:6789",
+        value_delimiter = ',',
+        value_name = "URL"
+    )]
+    pub(crate) manager: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+// === impl Manager ===
+
+impl Manager {
+    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        let settings = Settings::new(self.manager.iter().map(String::as_str));
+        Client::connect(settings).await.map_err(|error| {
+            let failure = Failure::failed(format!("cannot reach the Manager: {error}"));
+            failure.hint("start one with `greenroom up`, or name it with --manager URL")
+        })
+    }
+
+    pub(crate) const fn output(&self) -> crate::output::Output {
+        crate::output::Output { json: self.json }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match &error {
+            Error::InvalidArgument(_) => Exit::BadInput,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

@@ -1,0 +1,460 @@
+//! `greenroom get` and `greenroom describe`: what there is, and all about one thing.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
+use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
+use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState};
+use greenroom_sdk::types::{BundleId, JobId, NodeId, Wall};
+use greenroom_sdk::{Client, EventSettings, FoundJob, JobSearch, StreamItem};
+use serde::Serialize;
+
+use super::connect::Manager;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, Table};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    #[value(alias = "bundle")]
+    Bundles,
+    #[value(alias = "job")]
+    Jobs,
+    #[value(alias = "node")]
+    Nodes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Json,
+    Wide,
+}
+
+/// List bundles, jobs or nodes.
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// What to list.
+    kind: Kind,
+    /// Print JSON, or a wider table.
+    #[arg(short, long, value_enum)]
+    output: Option<Form>,
+    /// Go on and print the list again after every change.
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    manager: Manager,
+}
+
+/// Tell everything about one bundle, job or node.
+#[derive(Debug, Args)]
+pub(crate) struct Describe {
+    /// What it is.
+    kind: Kind,
+    /// Its id.
+    id: String,
+    #[command(flatten)]
+    manager: Manager,
+}
+
+// === impl Get ===
+
+impl Get {
+    pub(crate) async fn run(self) -> Outcome {
+        let client = self.manager.connect().await?;
+        let json = self.manager.json || self.output == Some(Form::Json);
+        let printer = Printer {
+            kind: self.kind,
+            wide: self.output == Some(Form::Wide),
+            output: Output { json },
+        };
+        if !self.watch {
+            return printer.print(&client).await;
+        }
+        let (_, mut events) = client.event_stream(EventSettings::default()).await?;
+        loop {
+            printer.print(&client).await?;
+            match events.next().await {
+                Some(StreamItem::Event(_) | StreamItem::Resnapshot(_)) => {}
+                Some(StreamItem::Closed(error)) => return Err(error.into()),
+                None => return Ok(()),
+            }
+            // What happened at the same moment is shown together.
+            while let Ok(Some(item)) =
+                tokio::time::timeout(std::time::Duration::from_millis(100), events.next()).await
+            {
+                if let StreamItem::Closed(error) = item {
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+}
+
+struct Printer {
+    kind: Kind,
+    wide: bool,
+    output: Output,
+}
+
+// === impl Printer ===
+
+impl Printer {
+    async fn print(&self, client: &Client) -> Outcome {
+        match self.kind {
+            Kind::Bundles => {
+                let bundles = client.list_bundles().await?;
+                self.output.either(&bundles, || self.bundles(&bundles))
+            }
+            Kind::Jobs => {
+                let jobs = all_jobs(client).await?;
+                self.output.either(&jobs, || self.jobs(&jobs))
+            }
+            Kind::Nodes => {
+                let nodes = client.list_nodes().await?;
+                self.output.either(&nodes, || self.nodes(&nodes))
+            }
+        }
+    }
+
+    fn bundles(&self, bundles: &[BundleStatus]) -> String {
+        let mut table = Table::new(&["BUNDLE", "STATE", "COPIES", "JOBS", "POOL", "REVISION"]);
+        for status in bundles {
+            let bundle = &status.bundle;
+            let state = match bundle.state {
+                BundleState::Live => "live",
+                BundleState::Deleting => "deleting",
+            };
+            table.row(vec![
+                bundle.bundle_id.to_string(),
+                state.to_owned(),
+                bundle.copies().to_string(),
+                bundle.jobs.len().to_string(),
+                bundle.pool.to_string(),
+                bundle.revision.to_string(),
+            ]);
+        }
+        table.render()
+    }
+
+    fn jobs(&self, jobs: &[JobRow]) -> String {
+        let mut heading = vec!["JOB", "STATE", "INSTANCE", "NODE", "SINCE"];
+        if self.wide {
+            heading.extend(["ROLE", "START ID", "STARTS"]);
+        }
+        let mut table = Table::new(&heading);
+        for job in jobs {
+            let mut cells = vec![
+                job.job_id.to_string(),
+                job.state.to_owned(),
+                job.instance.clone(),
+                job.node.clone(),
+                job.since
+                    .map_or_else(|| "-".to_owned(), |at| at.to_string()),
+            ];
+            if self.wide {
+                cells.extend([
+                    job.role.clone(),
+                    job.start_id.clone(),
+                    job.starts.to_string(),
+                ]);
+            }
+            table.row(cells);
+        }
+        table.render()
+    }
+
+    fn nodes(&self, nodes: &[NodeInfo]) -> String {
+        let mut heading = vec!["NODE", "STATE", "POOL", "VCPU", "JOBS"];
+        if self.wide {
+            heading.extend(["RUNTIME", "ADDRESS", "REASON"]);
+        }
+        let mut table = Table::new(&heading);
+        for node in nodes {
+            let inventory = node.inventory.as_deref();
+            let tag = |key: &str| node.metadata.tags.get(key).cloned().unwrap_or_default();
+            let mut cells = vec![
+                node.metadata.node_id.to_string(),
+                node_state(node.state).to_owned(),
+                tag("pool"),
+                inventory.map_or_else(
+                    || "-".to_owned(),
+                    |it| format!("{:.2}/{:.2}", it.reserved_capacity, it.total_capacity),
+                ),
+                node.instances.len().to_string(),
+            ];
+            if self.wide {
+                cells.push(inventory.map(|it| it.runtime.clone()).unwrap_or_default());
+                cells.push(node.running.private_ip_address.clone());
+                cells.push(node.reason.clone());
+            }
+            table.row(cells);
+        }
+        table.render()
+    }
+}
+
+/// One line about a job.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct JobRow {
+    pub(crate) job_id: JobId,
+    pub(crate) state: &'static str,
+    pub(crate) instance: String,
+    pub(crate) node: String,
+    pub(crate) role: String,
+    pub(crate) start_id: String,
+    pub(crate) starts: usize,
+    pub(crate) since: Option<Wall>,
+}
+
+/// Every job with the newest of its instances.
+pub(crate) async fn all_jobs(client: &Client) -> Result<Vec<JobRow>, Failure> {
+    let search = JobSearch {
+        include_history: true,
+        ..JobSearch::default()
+    };
+    Ok(client.job_search(search).await?.iter().map(row).collect())
+}
+
+fn row(found: &FoundJob) -> JobRow {
+    let job = &found.job;
+    let instance = found.instances.last();
+    let newest = job
+        .history
+        .iter()
+        .rev()
+        .find(|entry| entry.kind.at().is_some());
+    let starts = job
+        .history
+        .iter()
+        .filter(|entry| matches!(entry.kind, HistoryKind::Provisioned(_)))
+        .count();
+    let dash = || "-".to_owned();
+    JobRow {
+        job_id: job.job.job_id.clone(),
+        state: job_state(job),
+        instance: instance.map_or_else(dash, |it| instance_state(it.state).to_owned()),
+        node: instance.map_or_else(dash, |it| it.node_id.to_string()),
+        role: instance.map_or_else(dash, |it| it.key.role.to_string()),
+        start_id: instance.map_or_else(dash, |it| it.start_id.to_string()),
+        starts,
+        since: newest.map(|entry| entry.at),
+    }
+}
+
+pub(crate) fn job_state(job: &JobWithHistory) -> &'static str {
+    match job.state {
+        JobState::Pre if job.job.is_dormant() => "dormant",
+        JobState::Pre => "waiting",
+        JobState::Active => "active",
+        JobState::Post if job.terminal_state.is_some() => "failed",
+        JobState::Post => "completed",
+    }
+}
+
+pub(crate) const fn instance_state(state: InstanceState) -> &'static str {
+    match state {
+        InstanceState::Provisioned => "starting",
+        InstanceState::Prepared => "prepared",
+        InstanceState::Running => "running",
+        InstanceState::Stopping => "stopping",
+        InstanceState::Lost => "lost",
+    }
+}
+
+pub(crate) const fn node_state(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Starting => "starting",
+        NodeState::Running => "running",
+        NodeState::Unreachable => "unreachable",
+        NodeState::Stopping => "stopping",
+        NodeState::Stopped => "stopped",
+    }
+}
+
+// === impl Describe ===
+
+impl Describe {
+    pub(crate) async fn run(self) -> Outcome {
+        let client = self.manager.connect().await?;
+        let output = self.manager.output();
+        match self.kind {
+            Kind::Bundles => {
+                let status = client.get_bundle(BundleId::new(&self.id)).await?;
+                let jobs: Vec<JobRow> = all_jobs(&client)
+                    .await?
+                    .into_iter()
+                    .filter(|row| status.jobs.iter().any(|job| job.job_id == row.job_id))
+                    .collect();
+                output.either(&status, || describe_bundle(&status, &jobs))
+            }
+            Kind::Jobs => {
+                let job = client.job_history(&self.id).await?.ok_or_else(|| {
+                    Failure::failed(format!("there is no job {}", self.id))
+                        .hint("`greenroom get jobs` lists them")
+                })?;
+                output.either(&job, || describe_job(&job))
+            }
+            Kind::Nodes => {
+                let id = NodeId::new(&self.id);
+                let nodes = client.list_nodes().await?;
+                let node = nodes
+                    .iter()
+                    .find(|node| node.metadata.node_id == id)
+                    .ok_or_else(|| {
+                        Failure::failed(format!("there is no node {id}"))
+                            .hint("`greenroom get nodes` lists them")
+                    })?;
+                output.either(node, || describe_node(node))
+            }
+        }
+    }
+}
+
+fn describe_bundle(status: &BundleStatus, jobs: &[JobRow]) -> String {
+    let bundle = &status.bundle;
+    let mut text = format!(
+        "bundle    {}\npool      {}\ncopies    {}\nrevision  {}\n",
+        bundle.bundle_id,
+        bundle.pool,
+        bundle.copies(),
+        bundle.revision
+    );
+    if !bundle.description.is_empty() {
+        text.push_str(&format!("about     {}\n", bundle.description));
+    }
+    if let Some(stop_at) = bundle.stop_at {
+        text.push_str(&format!("stops at  {stop_at}\n"));
+    }
+    let mut table = Table::new(&["JOB", "STATE", "INSTANCE", "NODE", "VERDICT"]);
+    for row in jobs {
+        let verdict = status
+            .jobs
+            .iter()
+            .find(|job| job.job_id == row.job_id)
+            .and_then(|job| job.terminal_state.as_ref())
+            .map(|verdict| verdict.reason.clone());
+        table.row(vec![
+            row.job_id.to_string(),
+            row.state.to_owned(),
+            row.instance.clone(),
+            row.node.clone(),
+            verdict.unwrap_or_default(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table.render());
+    text
+}
+
+fn describe_job(job: &JobWithHistory) -> String {
+    let mut text = format!(
+        "job       {}\nstate     {}\n",
+        job.job.job_id,
+        job_state(job)
+    );
+    if !job.job.description.is_empty() {
+        text.push_str(&format!("about     {}\n", job.job.description));
+    }
+    if let Some(verdict) = &job.terminal_state {
+        text.push_str(&format!(
+            "verdict   {} ({}, by {})\n",
+            verdict.reason, verdict.at, verdict.by
+        ));
+    }
+    if !job.pending_restart.is_empty() {
+        text.push_str(&format!(
+            "pending   {} at the next start\n",
+            job.pending_restart.join(", ")
+        ));
+    }
+    for service in &job.job.services {
+        text.push_str(&format!("service   {}\n", service.name));
+    }
+    text.push_str("\nhistory\n");
+    if job.dropped_entries > 0 {
+        text.push_str(&format!(
+            "  ({} older entries are no longer held)\n",
+            job.dropped_entries
+        ));
+    }
+    for entry in &job.history {
+        text.push_str(&format!("  {}  {}\n", entry.at, history_line(&entry.kind)));
+    }
+    text
+}
+
+/// An entry of a history in plain words.
+pub(crate) fn history_line(kind: &HistoryKind) -> String {
+    let place = |at: &greenroom_sdk::types::job::At| format!("{} on {}", at.role, at.node.node_id);
+    match kind {
+        HistoryKind::Created => "created".to_owned(),
+        HistoryKind::Updated { .. } => "updated".to_owned(),
+        HistoryKind::Provisioned(at) => format!("starting {}", place(at)),
+        HistoryKind::Prepared(at) => format!("prepared {}", place(at)),
+        HistoryKind::Running { at, .. } => format!("running {}", place(at)),
+        HistoryKind::Stopping { at, reason, detail } => {
+            let detail = if detail.is_empty() {
+                String::new()
+            } else {
+                format!(": {detail}")
+            };
+            format!("stopping {} ({reason:?}){detail}", place(at))
+        }
+        HistoryKind::Stopped(at) => format!("stopped {}", place(at)),
+        HistoryKind::Completed => "completed".to_owned(),
+        HistoryKind::Failed { reason, by } => format!("failed for good, by {by}: {reason}"),
+        HistoryKind::Rejected { at, detail, .. } => format!("rejected {}: {detail}", place(at)),
+    }
+}
+
+fn describe_node(node: &NodeInfo) -> String {
+    let mut text = format!(
+        "node      {}\nstate     {}\n",
+        node.metadata.node_id,
+        node_state(node.state)
+    );
+    if !node.reason.is_empty() {
+        text.push_str(&format!("reason    {}\n", node.reason));
+    }
+    if let Some(at) = node.last_seen {
+        text.push_str(&format!("seen      {at}\n"));
+    }
+    for (key, value) in &node.metadata.tags {
+        text.push_str(&format!("tag       {key}={value}\n"));
+    }
+    if let Some(inventory) = node.inventory.as_ref().map(Arc::as_ref) {
+        text.push_str(&format!(
+            "runtime   {}\nvCPU      {:.2} of {:.2} reserved\ncores     {} of {} reserved\nmemory    {} MiB\n",
+            inventory.runtime,
+            inventory.reserved_capacity,
+            inventory.total_capacity * inventory.utilization_cap,
+            inventory.reserved_cores,
+            inventory.total_cores,
+            inventory.memory_bytes / (1024 * 1024)
+        ));
+        for capability in inventory.capabilities.iter().chain(&inventory.provided) {
+            text.push_str(&format!(
+                "offers    {} x{}\n",
+                capability.name, capability.count
+            ));
+        }
+        for gpu in &inventory.gpus {
+            text.push_str(&format!(
+                "GPU       {} {} ({:.2} of {:.2} reserved)\n",
+                gpu.index, gpu.model, gpu.reserved_capacity, gpu.capacity
+            ));
+        }
+    }
+    let mut table = Table::new(&["JOB", "ROLE", "STATE"]);
+    for instance in &node.instances {
+        table.row(vec![
+            instance.key.job_id.to_string(),
+            instance.key.role.to_string(),
+            instance_state(instance.state).to_owned(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table.render());
+    text
+}

@@ -1,0 +1,92 @@
+//! `greenroom manager`: the Manager as a daemon.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use greenroom_manager::{Running, Settings, StartError, StatusLog};
+use greenroom_store::OpenError;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::media::chain;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::Output;
+
+/// Run a Manager.
+#[derive(Debug, Args)]
+pub(crate) struct Manager {
+    /// Folder of its store.
+    #[arg(long, default_value = "greenroom-data/manager", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the API is served; loopback only.
+    #[arg(long, default_value = "127.0.0.1:6789")]
+    listen: SocketAddr,
+    /// Make a new store although the folder holds other files.
+    #[arg(long)]
+    create: bool,
+    /// Name of this member.
+    #[arg(long, default_value = "manager")]
+    name: String,
+    /// Print one JSON line when the API is served.
+    #[arg(long)]
+    json: bool,
+}
+
+// === impl Manager ===
+
+impl Manager {
+    pub(crate) async fn run(self, status_log: StatusLog) -> Outcome {
+        let mut settings = Settings::new(self.data_dir, self.listen);
+        settings.create = self.create;
+        settings.member_name = self.name;
+        let running = start(settings, status_log).await?;
+        let address = running.address().to_string();
+        let output = Output { json: self.json };
+        output.either(
+            &serde_json::json!({"event": "listening", "address": address}),
+            || format!("Manager serves at {address}"),
+        )?;
+        serve(running).await
+    }
+}
+
+/// Starts a Manager, with the exit code that its refusal to start means.
+pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, Failure> {
+    greenroom_manager::start(settings, status_log)
+        .await
+        .map_err(|error| {
+            let exit = match &error {
+                StartError::Listen { .. } => Exit::AddressTaken,
+                StartError::NotLoopback(_) => Exit::BadInput,
+                StartError::Open(_) => Exit::Failed,
+                StartError::Store(error) => match error {
+                    OpenError::Locked { .. } => Exit::Locked,
+                    OpenError::NewerSchema { .. } => Exit::TooNew,
+                    OpenError::StoreMissing { .. } => Exit::StoreMissing,
+                    OpenError::Unreadable { .. } => Exit::Unreadable,
+                    _ => Exit::DiskFailed,
+                },
+            };
+            Failure::new(exit, chain(&error))
+        })
+}
+
+/// Runs until a signal or until the store fails.
+async fn serve(running: Running) -> Outcome {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let fatal = running.fatal();
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        error = fatal => return Err(Failure::new(Exit::DiskFailed, chain(&error))),
+    }
+    // A second signal ends the process at once; nothing durable is lost by that (API-19).
+    tokio::select! {
+        closed = running.shutdown() => closed.map_err(|error| {
+            Failure::new(Exit::DiskFailed, chain(&error))
+        }),
+        _ = terminate.recv() => Err(Failure::failed("ended at once by a second signal")),
+        _ = interrupt.recv() => Err(Failure::failed("ended at once by a second signal")),
+    }
+}

@@ -1,0 +1,106 @@
+//! `greenroom node register` and `greenroom node deregister`: slots for owned servers.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use greenroom_sdk::types::{NodeId, PoolName};
+
+use super::connect::Manager;
+use crate::failure::{Failure, Outcome};
+use crate::output::say;
+
+/// Slots for owned servers.
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a slot and print its one-shot token; a worker that presents it gets the slot.
+    Register {
+        /// Name of the node.
+        name: String,
+        /// Pool that it belongs to.
+        #[arg(long, default_value = "")]
+        pool: String,
+        /// Write the token to this file, readable by its owner alone, instead of printing it.
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        #[command(flatten)]
+        manager: Manager,
+    },
+    /// Stop what runs on a slot's node and remove the slot.
+    Deregister {
+        /// Id of the node.
+        node: NodeId,
+        #[command(flatten)]
+        manager: Manager,
+    },
+}
+
+// === impl Node ===
+
+impl Node {
+    pub(crate) async fn run(self) -> Outcome {
+        match self.action {
+            Action::Register {
+                name,
+                pool,
+                token_file,
+                manager,
+            } => {
+                let client = manager.connect().await?;
+                let slot = client
+                    .register_cluster_node(name, PoolName::new(pool))
+                    .await?;
+                let node_id = &slot.node_id;
+                let output = manager.output();
+                if let Some(file) = token_file {
+                    write_secret(&file, slot.token.reveal())?;
+                    return output.either(&serde_json::json!({"nodeId": node_id}), || {
+                        format!(
+                            "node {node_id} registered; its token is in {}",
+                            file.display()
+                        )
+                    });
+                }
+                let told = serde_json::json!({"nodeId": node_id, "token": slot.token.reveal()});
+                if !manager.json {
+                    say(&format!(
+                        "node {node_id} registered; give this token to its worker, it works once:"
+                    ));
+                }
+                output.either(&told, || slot.token.reveal().to_owned())
+            }
+            Action::Deregister { node, manager } => {
+                let client = manager.connect().await?;
+                let stopped = client.deregister_cluster_node(node.clone()).await?;
+                manager.output().either(
+                    &serde_json::json!({"nodeId": node, "stopped": stopped}),
+                    || {
+                        format!(
+                            "node {node} removed; {} jobs are being stopped",
+                            stopped.len()
+                        )
+                    },
+                )
+            }
+        }
+    }
+}
+
+/// Writes a file that only its owner can read.
+pub(crate) fn write_secret(file: &std::path::Path, secret: &str) -> Result<(), Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)
+        .and_then(|mut open| open.write_all(secret.as_bytes()))
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", file.display())))
+}

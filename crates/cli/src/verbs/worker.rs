@@ -1,0 +1,212 @@
+//! `greenroom worker`: the agent on a node, and its hidden `supervise`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use greenroom_auth::Secret;
+use greenroom_sdk::types::inventory::Capability;
+use greenroom_worker::{Config, Ending, Error, RuntimeChoice, Worker as Agent};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::media::chain;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::Output;
+
+/// Run a worker, or read what its jobs wrote.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Worker {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print what a job's services wrote on this node, without a Manager.
+    Logs {
+        /// The job, by id.
+        job: String,
+        /// Folder of the worker's state.
+        #[arg(long, default_value = "greenroom-data/worker", value_name = "DIR")]
+        state_dir: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Runtime {
+    /// Docker if an engine answers, else processes.
+    Auto,
+    /// Docker.
+    Docker,
+    /// Plain processes.
+    Process,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// An owned server in a registered slot.
+    Local,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// What kind of node this is.
+    #[arg(long, value_enum, default_value = "local")]
+    mode: Mode,
+    /// Managers to call, in turn.
+    #[arg(
+        long,
+        env = "GREENROOM_MANAGER",
+        default_value = "http://127.0.0.1:6789",
+        value_delimiter = ',',
+        value_name = "URL"
+    )]
+    manager_url: Vec<String>,
+    /// File with the slot's token; needed at the first start only.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Folder of its journal, credential, instances and logs.
+    #[arg(long, default_value = "greenroom-data/worker", value_name = "DIR")]
+    state_dir: PathBuf,
+    /// Where the Manager dials it.
+    #[arg(long, default_value = "127.0.0.1:6791")]
+    listen: SocketAddr,
+    /// Address that the Manager is told to dial.
+    #[arg(long, value_name = "IP")]
+    advertise: Option<IpAddr>,
+    /// Listen beyond loopback although the stream is not encrypted.
+    #[arg(long)]
+    allow_insecure: bool,
+    /// What runs jobs.
+    #[arg(long, value_enum, default_value = "auto")]
+    runtime: Runtime,
+    /// vCPUs to offer instead of what the machine has.
+    #[arg(long)]
+    vcpus: Option<f64>,
+    /// Memory to offer instead of what the machine has, in MiB.
+    #[arg(long, value_name = "MIB")]
+    memory_mib: Option<u64>,
+    /// A capability to offer, NAME or NAME=COUNT; may be repeated.
+    #[arg(long = "capability", value_name = "NAME[=COUNT]", value_parser = capability)]
+    capabilities: Vec<Capability>,
+    /// Fraction of the vCPUs that may be used.
+    #[arg(long, default_value_t = 1.0)]
+    utilization_cap: f64,
+    /// Availability zone.
+    #[arg(long, default_value = "")]
+    az: String,
+    /// Path below which jobs may mount host paths; may be repeated.
+    #[arg(long = "host-path", value_name = "PATH")]
+    host_paths: Vec<PathBuf>,
+    /// At SIGTERM stop the jobs and say goodbye, instead of leaving them running.
+    #[arg(long)]
+    leave: bool,
+    /// Print one JSON line when the Manager can dial.
+    #[arg(long)]
+    json: bool,
+}
+
+fn capability(text: &str) -> Result<Capability, String> {
+    let (name, count) = text.split_once('=').unwrap_or((text, "1"));
+    let count = count.parse().map_err(|_| format!("{count:?} is no count"))?;
+    Ok(Capability { name: name.to_owned(), count, ..Capability::default() })
+}
+
+// === impl Worker ===
+
+impl Worker {
+    pub(crate) async fn run(self) -> Outcome {
+        match self.action {
+            Some(Action::Logs { job, state_dir }) => print_logs(&job, &state_dir),
+            None => self.run.run().await,
+        }
+    }
+}
+
+fn print_logs(job: &str, state_dir: &std::path::Path) -> Outcome {
+    let unread = |error: std::io::Error| {
+        Failure::failed(format!("cannot read the logs in {}: {error}", state_dir.display()))
+    };
+    let found = greenroom_worker::logs::find(state_dir, &job.into()).map_err(unread)?;
+    if found.is_empty() {
+        return Err(Failure::failed(format!("{} keeps no lines of {job}", state_dir.display())));
+    }
+    for service in found {
+        for line in service.lines().map_err(unread)? {
+            Output { json: false }.text(&format!("{}: {line}", service.service))?;
+        }
+    }
+    Ok(())
+}
+
+// === impl Run ===
+
+impl Run {
+    async fn run(self) -> Outcome {
+        let Mode::Local = self.mode;
+        let token = match &self.token_file {
+            Some(file) => Some(read_token(file)?),
+            None => None,
+        };
+        let mut config = Config::new(self.state_dir, self.listen);
+        config.advertise = self.advertise;
+        config.allow_insecure = self.allow_insecure;
+        config.manager_urls = self.manager_url;
+        config.token = token;
+        config.runtime = match self.runtime {
+            Runtime::Auto => RuntimeChoice::Auto,
+            Runtime::Docker => RuntimeChoice::Docker(None),
+            Runtime::Process => RuntimeChoice::Process,
+        };
+        config.vcpus = self.vcpus;
+        config.memory_bytes = self.memory_mib.map(|mib| mib * 1024 * 1024);
+        config.capabilities = self.capabilities;
+        config.utilization_cap = self.utilization_cap;
+        config.az = self.az;
+        config.host_paths = self.host_paths;
+        let worker = Agent::build(config).await.map_err(|error| refusal(&error))?;
+        let (address, runtime) = (worker.address().to_string(), worker.runtime().to_owned());
+        let told = serde_json::json!({"event": "listening", "address": address, "runtime": runtime});
+        Output { json: self.json }
+            .either(&told, || format!("worker at {address} runs jobs with {runtime}"))?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ending = if self.leave { Ending::Leave } else { Ending::Keep };
+        worker
+            .run(async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                ending
+            })
+            .await
+            .map_err(|error| refusal(&error))
+    }
+}
+
+fn read_token(file: &std::path::Path) -> Result<Secret, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", file.display())))?;
+    let token: greenroom_auth::SlotToken = text
+        .trim()
+        .parse()
+        .map_err(|why| Failure::bad_input(format!("{}: {why}", file.display())))?;
+    Ok(Secret::new(token.expose()))
+}
+
+fn refusal(error: &Error) -> Failure {
+    let exit = match error {
+        Error::Locked(_) => Exit::Locked,
+        Error::Listen { .. } => Exit::AddressTaken,
+        Error::Insecure(_) | Error::NoToken(_) => Exit::BadInput,
+        Error::Docker { .. } => Exit::RuntimeDenied,
+        Error::Journal(greenroom_worker::JournalError::Newer { .. }) => Exit::TooNew,
+        Error::Journal(_) | Error::State { .. } => Exit::DiskFailed,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, chain(error))
+}

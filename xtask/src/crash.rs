@@ -1,0 +1,168 @@
+//! Nothing acknowledged is ever lost: a real Manager under load, killed at random moments.
+//!
+//! Each client works on objects of its own, one call after another, so that it knows for each object
+//! what may stand in the Manager: after an acknowledged change exactly its outcome, after a call
+//! whose answer was cut off either the old state or the new one, whole. After every kill the Manager
+//! is started again on the same folder and every object is compared. One subscriber follows the
+//! event stream over all kills and must see every seq of the epoch once, in order.
+
+mod client;
+mod daemon;
+mod watcher;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use client::Load;
+use daemon::Daemon;
+
+/// Settings of the harness.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How often the Manager is killed.
+    #[arg(long, default_value_t = 10)]
+    rounds: u32,
+    /// Clients that call at once.
+    #[arg(long, default_value_t = 8)]
+    clients: usize,
+    /// Longest time between a start and the kill, in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    longest_ms: u64,
+    /// Seed of the random moments and calls; printed, so that a run can be repeated.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The built binary; built here when absent.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+/// Runs the rounds; fails on the first thing that was acknowledged and is not there.
+#[allow(
+    clippy::print_stdout,
+    reason = "the harness reports to whoever runs it"
+)]
+pub(crate) fn run(root: &Path, args: Args) -> Result<()> {
+    ensure!(
+        args.clients > 0 && args.longest_ms > 0,
+        "clients and longest-ms must be above 0"
+    );
+    let binary = match args.binary {
+        Some(binary) => binary,
+        None => build(root)?,
+    };
+    let seed = args.seed.unwrap_or_else(|| rand::rng().random());
+    println!(
+        "crash: seed {seed}, {} rounds, {} clients",
+        args.rounds, args.clients
+    );
+    let folder = tempfile::tempdir()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(rounds(
+        &binary,
+        folder.path(),
+        seed,
+        args.rounds,
+        args.clients,
+        args.longest_ms,
+    ))
+}
+
+#[allow(
+    clippy::print_stdout,
+    reason = "the harness reports to whoever runs it"
+)]
+async fn rounds(
+    binary: &Path,
+    folder: &Path,
+    seed: u64,
+    rounds: u32,
+    clients: usize,
+    longest_ms: u64,
+) -> Result<()> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut loads: Vec<Load> = (0..clients).map(|number| Load::new(number, seed)).collect();
+    let mut watcher = watcher::Watcher::default();
+    let mut acknowledged = 0;
+    let mut slowest = Duration::ZERO;
+    for round in 1..=rounds {
+        let begun = Instant::now();
+        let daemon = Daemon::start(binary, &folder.join("manager"))
+            .await
+            .with_context(|| format!("round {round}: the Manager does not start again"))?;
+        slowest = slowest.max(begun.elapsed());
+        let sdk = daemon.connect().await?;
+        for load in &mut loads {
+            load.compare(&sdk)
+                .await
+                .with_context(|| format!("round {round}, seed {seed}"))?;
+        }
+        let seeing = watcher
+            .follow(&sdk)
+            .await
+            .with_context(|| format!("round {round}, seed {seed}"))?;
+        let life = Duration::from_millis(random.random_range(1..=longest_ms));
+        let calling: Vec<_> = loads
+            .drain(..)
+            .map(|load| tokio::spawn(load.call_until_lost(daemon.address.clone())))
+            .collect();
+        tokio::time::sleep(life).await;
+        daemon.kill().await?;
+        for task in calling {
+            let (load, count) = task.await?;
+            acknowledged += count;
+            loads.push(load);
+        }
+        watcher = seeing.await??;
+        println!(
+            "round {round}/{rounds}: killed after {} ms; {acknowledged} acknowledged, 0 lost, event {} reached",
+            life.as_millis(),
+            watcher.seq()
+        );
+    }
+    let daemon = Daemon::start(binary, &folder.join("manager")).await?;
+    let sdk = daemon.connect().await?;
+    for load in &mut loads {
+        load.compare(&sdk)
+            .await
+            .with_context(|| format!("after the last round, seed {seed}"))?;
+    }
+    daemon.kill().await?;
+    if acknowledged == 0 {
+        bail!("nothing was acknowledged in {rounds} rounds: the Manager did not live long enough");
+    }
+    println!(
+        "crash: {rounds} rounds, {acknowledged} acknowledged, 0 lost, slowest start {} ms",
+        slowest.as_millis()
+    );
+    Ok(())
+}
+
+fn build(root: &Path) -> Result<PathBuf> {
+    let built = Command::new("cargo")
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "greenroom",
+            "--message-format=json",
+        ])
+        .current_dir(root)
+        .output()
+        .context("cargo build")?;
+    ensure!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let text = String::from_utf8(built.stdout)?;
+    text.lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| Some(PathBuf::from(message["executable"].as_str()?)))
+        .next_back()
+        .context("cargo tells where the binary is")
+}

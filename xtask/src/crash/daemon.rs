@@ -1,0 +1,82 @@
+//! A real Manager process.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use greenroom_sdk::{Client, Retry, Settings};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// A start that takes longer than this is a failure.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Daemon {
+    pub(crate) address: String,
+    child: Child,
+}
+
+// === impl Daemon ===
+
+impl Daemon {
+    pub(crate) async fn start(binary: &Path, data_dir: &Path) -> Result<Self> {
+        let mut child = Command::new(binary)
+            .args(["manager", "--listen", "127.0.0.1:0", "--json", "--data-dir"])
+            .arg(data_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("{} cannot be run", binary.display()))?;
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        let mut lines = BufReader::new(stdout).lines();
+        let line = tokio::time::timeout(START_LIMIT, lines.next_line())
+            .await
+            .context("the Manager does not say that it serves")??;
+        let Some(line) = line else {
+            let mut words = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_string(&mut words).await?;
+            }
+            bail!("the Manager ended at its start: {words}");
+        };
+        let told: serde_json::Value = serde_json::from_str(&line)?;
+        let address = told["address"]
+            .as_str()
+            .context("the Manager tells its address")?;
+        Ok(Self {
+            address: format!("http://{address}"),
+            child,
+        })
+    }
+
+    /// A client that repeats nothing: what it is told is what happened.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        connect(&self.address).await
+    }
+
+    /// kill -9.
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        self.child.start_kill()?;
+        self.child.wait().await?;
+        Ok(())
+    }
+}
+
+pub(crate) async fn connect(address: &str) -> Result<Client> {
+    let retry = Retry {
+        reads: 0,
+        ..Retry::default()
+    };
+    let call_timeout = Duration::from_secs(5);
+    let settings = Settings {
+        retry,
+        call_timeout,
+        ..Settings::new([address])
+    };
+    Client::connect(settings)
+        .await
+        .context("the Manager takes a client")
+}
