@@ -88,6 +88,8 @@ pub struct Keeper {
     open: BTreeSet<NodeId>,
     stuck: BTreeSet<StartId>,
     clock: Clock,
+    /// When the driver last came by.
+    seen: Mono,
     /// To be given at the next [`Keeper::due`].
     ready: Wakeup,
 }
@@ -164,6 +166,7 @@ impl Keeper {
                 believed: now,
                 doubt: None,
             },
+            seen: now.mono,
             ready: Wakeup::default(),
         };
         let mut subjects = Vec::new();
@@ -191,6 +194,7 @@ impl Keeper {
     /// Looks again at what an apply touched. Call it after every apply, with
     /// [`crate::Applied::touched`].
     pub fn observe(&mut self, now: Now, ledger: &Ledger, touched: &[Subject]) {
+        self.forgive_stall(now.mono);
         for subject in touched {
             match subject {
                 Subject::Node(node_id) => {
@@ -450,9 +454,10 @@ impl Keeper {
         armed.repeats
     }
 
-    /// Time in which this process itself did not run is no silence of others (MNODE-09): waits for
-    /// workers are put off by it.
+    /// Time in which this process itself did not run is no silence of others (MNODE-09): where a
+    /// deadline was missed by much, waits for workers are put off by the whole pause.
     fn forgive_stall(&mut self, now: Mono) {
+        let pause = now - std::mem::replace(&mut self.seen, now);
         let late = self.queue.first().map_or(Millis(0), |(due, ..)| now - *due);
         if late <= self.settings.stall_ms {
             return;
@@ -471,9 +476,9 @@ impl Keeper {
             else {
                 continue;
             };
-            armed.due = due + late;
+            armed.due = due + pause;
             self.queue.remove(&(due, subject.clone(), wait.clone()));
-            self.queue.insert((due + late, subject, wait));
+            self.queue.insert((due + pause, subject, wait));
         }
     }
 }

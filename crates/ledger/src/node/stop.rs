@@ -105,14 +105,7 @@ impl Ledger {
         node.awaiting = None;
         self.turn_node(out, node_id, NodeState::Stopping);
         self.settle_batches(out, node_id);
-        for start_id in self.starts_on(node_id) {
-            let lost = self
-                .instances
-                .get(&start_id)
-                .is_none_or(|instance| instance.state == InstanceState::Lost);
-            if lost {
-                continue;
-            }
+        for start_id in self.starts_not_lost_on(node_id) {
             let (fate, grace_ms) = match fate {
                 // The shutdown tells the worker of all of them at once.
                 NodeFate::Ended => (Fate::Ending { tell: false }, SHUTDOWN),
@@ -140,7 +133,7 @@ impl Ledger {
         if gone {
             self.end_all_on(out, node_id);
         } else {
-            for start_id in self.starts_on(node_id) {
+            for start_id in self.starts_not_lost_on(node_id) {
                 let fate = Fate::Lost;
                 self.stop_instance(out, &start_id, StopReason::NodeStopped, "", SHUTDOWN, fate);
             }
@@ -184,6 +177,13 @@ impl Ledger {
             .into_iter()
             .flatten()
             .cloned()
+            .collect()
+    }
+
+    fn starts_not_lost_on(&self, node_id: &NodeId) -> Vec<StartId> {
+        self.instances_on(node_id)
+            .filter(|instance| instance.state != InstanceState::Lost)
+            .map(|instance| instance.start_id.clone())
             .collect()
     }
 

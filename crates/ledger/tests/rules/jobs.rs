@@ -63,7 +63,7 @@ fn a_known_id_is_refused_with_its_hash_also_for_equal_content() {
 fn every_problem_of_a_definition_is_named_with_its_path() {
     let mut w = World::new();
     let mut bad = job("a");
-    let mut port = |host_port| PortMapping {
+    let port = |host_port| PortMapping {
         container_port: 70_000,
         host_port,
         protocol: Protocol::Any,

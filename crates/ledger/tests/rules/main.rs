@@ -1,5 +1,11 @@
 //! The rules of the ledger, told as: given this state, this command; then that outcome, those
 //! changes and orders. Every apply also proves that rows rebuild the state (see `common`).
 
+mod bundles;
 mod common;
 mod jobs;
+mod keeper;
+mod nodes;
+mod relay;
+mod slots;
+mod stream;

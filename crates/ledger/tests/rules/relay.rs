@@ -1,0 +1,238 @@
+//! Rules about the relay of migrations, and about searching.
+
+use crate::common::*;
+use greenroom_ledger::{DateComparison, JobFilter, Link, Report, TextComparison};
+use greenroom_types::call::{Call, Detail, Reply, Status};
+use greenroom_types::node::InstanceState;
+use greenroom_types::stream::MigrationSignal;
+
+const TARGET: &str = "primary@01234567";
+
+/// Source on n1, target on n2.
+fn moving() -> World {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    let mut a = job("a");
+    a.handover = true;
+    w.call(Call::CreateJob(Box::new(a))).unwrap();
+    w.running("a", "n1");
+    let mut target = start_of("a", TARGET, "n2");
+    target.defer_start = true;
+    target.migration_id = Some("m1".into());
+    w.call(Call::StartJob(target)).unwrap();
+    w
+}
+
+fn get_state(id: &str) -> Call {
+    Call::NotifyMigrationGetState {
+        key: key("a", "primary"),
+        migration_id: id.into(),
+    }
+}
+
+fn ready(payload: Vec<u8>) -> Call {
+    Call::NotifyMigrationCutoverReady {
+        key: key("a", "primary"),
+        migration_id: "m1".into(),
+        payload,
+    }
+}
+
+fn abort() -> Call {
+    Call::AbortMigration {
+        job_id: "a".into(),
+        source_role: "primary".into(),
+        target_role: TARGET.into(),
+        reason: "r".into(),
+        migration_id: "m1".into(),
+    }
+}
+
+// spec: MGR-01, MGR-02, MGR-03, MGR-05, JOB-15
+#[test]
+fn steps_go_to_the_side_they_are_for_and_change_nothing() {
+    let mut w = moving();
+    let before = w.ledger.clone();
+    w.call(get_state("m1")).unwrap();
+    assert_eq!(w.last_orders(), ["n1: GetState a/primary"]);
+    w.call(ready(vec![1])).unwrap();
+    assert_eq!(w.last_orders(), ["n1: CutoverReady([1]) a/primary"]);
+    w.call(Call::NotifyMigrationCutoverApply {
+        key: key("a", TARGET),
+        migration_id: "m1".into(),
+        payload: vec![2],
+    })
+    .unwrap();
+    assert_eq!(
+        w.last_orders(),
+        [format!("n2: CutoverApply([2]) a/{TARGET}")]
+    );
+    assert_eq!(w.ledger, before);
+    assert!(w.call(ready(vec![0; 256 * 1024])).is_ok());
+    assert_eq!(
+        w.refused(ready(vec![0; 256 * 1024 + 1])).reason,
+        "payload_too_large"
+    );
+}
+
+// spec: MGR-07
+#[test]
+fn a_step_is_refused_rather_than_kept() {
+    let mut w = moving();
+    assert_eq!(w.refused(get_state("")).reason, "missing_field");
+    let nobody = Call::NotifyMigrationGetState {
+        key: key("a", "backup"),
+        migration_id: "m1".into(),
+    };
+    assert_eq!(w.refused(nobody).reason, "no_instance");
+    w.create("plain");
+    w.running("plain", "n1");
+    let plain = Call::NotifyMigrationGetState {
+        key: key("plain", "primary"),
+        migration_id: "m1".into(),
+    };
+    assert_eq!(w.refused(plain).reason, "not_cooperative");
+    w.link("n1", Link::Dropped);
+    let refusal = w.refused(ready(vec![]));
+    assert_eq!(
+        (refusal.status, refusal.reason.as_str()),
+        (Status::Unavailable, "node_unreachable")
+    );
+}
+
+// spec: MGR-06
+#[test]
+fn an_abort_goes_to_whom_is_live_and_waits_for_whom_is_away() {
+    let mut w = moving();
+    let both = ["primary".to_owned(), TARGET.to_owned()];
+    assert_eq!(w.call(abort()).unwrap(), Reply::Notified(both.to_vec()));
+    assert_eq!(w.last.orders.len(), 2);
+    w.link("n1", Link::Dropped);
+    let told = w.call(abort()).unwrap();
+    assert_eq!(told, Reply::Notified(vec![TARGET.to_owned()]));
+    let start = w.live("a", "primary").unwrap();
+    w.hello("n1", vec![there("a", &start, InstanceState::Running)]);
+    assert_eq!(w.last_orders()[0], "n1: Abort(\"r\") a/primary");
+    w.link("n1", Link::Dropped);
+    w.hello("n1", vec![there("a", &start, InstanceState::Running)]);
+    assert_eq!(w.last_orders(), ["n1: tags"], "sent once");
+}
+
+// spec: MGR-04, MGR-10, MGR-11
+#[test]
+fn a_repeated_signal_is_passed_on_once() {
+    let mut w = moving();
+    let signal = |id: &str, signal| Report::Migration {
+        key: key("a", TARGET),
+        migration_id: id.into(),
+        signal,
+    };
+    let ready = MigrationSignal::TargetReady(vec![9]);
+    w.report("n2", signal("m1", ready.clone())).unwrap();
+    assert_eq!(w.last_words(), ["migration TargetReady([9])"]);
+    w.report("n2", signal("m1", ready.clone())).unwrap();
+    assert!(w.last.changes.is_empty());
+    w.report("n2", signal("m1", MigrationSignal::TargetApplied(vec![])))
+        .unwrap();
+    w.report("n2", signal("m2", ready)).unwrap();
+    assert_eq!(w.last_words().len(), 1);
+}
+
+// spec: HARDM-50
+#[test]
+fn a_target_that_goes_with_its_node_aborts_the_migration() {
+    let mut w = moving();
+    w.link("n2", Link::Dropped);
+    w.link("n2", Link::GraceOver);
+    let aborted = w
+        .last_words()
+        .iter()
+        .any(|word| word.contains("Aborted") && word.contains("target"));
+    assert!(aborted, "{:?}", w.last_words());
+    let source = w.live("a", "primary").unwrap();
+    assert_eq!(w.instance_state(&source), Some(InstanceState::Running));
+}
+
+fn found(w: &World, filters: &[JobFilter]) -> Vec<String> {
+    w.ledger
+        .search(filters)
+        .unwrap()
+        .iter()
+        .map(|found| found.job.job.job_id.to_string())
+        .collect()
+}
+
+fn tag(name: &str, comparison: TextComparison) -> JobFilter {
+    JobFilter::Tag {
+        name: name.into(),
+        comparison: Some(comparison),
+    }
+}
+
+// spec: JOB-28
+#[test]
+fn filters_are_combined_and_answers_are_in_order() {
+    let mut w = World::new();
+    for (id, colour, at) in [
+        ("c", Some("red"), Some(10)),
+        ("a", Some("green"), Some(20)),
+        ("b", None, None),
+    ] {
+        let mut new = job(id);
+        if let Some(colour) = colour {
+            new.tags.insert("colour".into(), colour.into());
+        }
+        new.start_date_time = at.map(|ms| ZERO.plus(ms));
+        w.call(Call::CreateJob(Box::new(new))).unwrap();
+    }
+    use TextComparison::{Eq, Exists, Neq, Re};
+    assert_eq!(found(&w, &[]), ["a", "b", "c"]);
+    assert_eq!(found(&w, &[tag("colour", Eq("red".into()))]), ["c"]);
+    assert_eq!(found(&w, &[tag("colour", Neq("red".into()))]), ["a", "b"]);
+    assert_eq!(found(&w, &[tag("colour", Exists(false))]), ["b"]);
+    assert_eq!(
+        found(&w, &[tag("colour", Re("^gr|ed$".into()))]),
+        ["a", "c"]
+    );
+    assert_eq!(found(&w, &[JobFilter::Id(Some(Eq("b".into())))]), ["b"]);
+    assert_eq!(
+        found(&w, &[JobFilter::Id(Some(Re("[ab]".into())))]),
+        ["a", "b"]
+    );
+    let start = |comparison| JobFilter::Start(Some(comparison));
+    let (ten, twenty) = (ZERO.plus(10), ZERO.plus(20));
+    assert_eq!(found(&w, &[start(DateComparison::Gt(ten))]), ["a"]);
+    assert_eq!(found(&w, &[start(DateComparison::Gte(ten))]), ["a", "c"]);
+    assert_eq!(found(&w, &[start(DateComparison::Lt(twenty))]), ["c"]);
+    assert_eq!(
+        found(&w, &[start(DateComparison::Within(ten, twenty))]),
+        ["a", "c"]
+    );
+    let both = [tag("colour", Exists(true)), start(DateComparison::Eq(ten))];
+    assert_eq!(found(&w, &both), ["c"]);
+}
+
+// spec: JOB-29
+#[test]
+fn faulty_filters_are_refused_with_their_place() {
+    let w = World::new();
+    let refused = |filter| w.ledger.search(&[filter]).unwrap_err();
+    let bad = refused(tag("t", TextComparison::Re("ab(c".into())));
+    assert_eq!(bad.reason, "bad_regex");
+    assert_eq!(bad.details["position"], Detail::Int(2));
+    for text in ["(?=x)", r"(a)\1", &"x".repeat(1025)] {
+        let bad = refused(tag("t", TextComparison::Re(text.into())));
+        assert_eq!(bad.reason, "bad_regex", "{text}");
+    }
+    for empty in [
+        JobFilter::Id(None),
+        JobFilter::Start(None),
+        JobFilter::Tag {
+            name: "t".into(),
+            comparison: None,
+        },
+    ] {
+        assert_eq!(refused(empty).reason, "empty_filter");
+    }
+}
