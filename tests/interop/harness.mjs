@@ -38,7 +38,7 @@ function launch(args) {
 export async function start() {
   const folder = mkdtempSync(join(tmpdir(), "greenroom-interop-"));
   const parts = [];
-  let manager = launch(["manager", "--data-dir", join(folder, "manager"), "--listen", "127.0.0.1:0", "--metrics-listen", "", "--json"]);
+  let manager = launch(["manager", "--data-dir", join(folder, "manager"), "--listen", "127.0.0.1:0", "--json"]);
   parts.push(manager);
   const { address } = await manager.ready;
   const client = new ManagerClient(address, grpc.credentials.createInsecure());
