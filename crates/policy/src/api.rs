@@ -97,6 +97,16 @@ impl Policy {
                 Ok(_) => return self.terminate(&node_id, Some(id), out),
                 refused => refused,
             },
+            ApiCall::UpdateHotSpareNode { node_id, changes } => {
+                match self.update_hot_spare_node(id, &node_id, &changes, out) {
+                    Some(result) => result,
+                    // The Manager's answer is the caller's.
+                    None => return,
+                }
+            }
+            ApiCall::UpdateHotSpareSpecs { hot_spares } => {
+                self.update_hot_spare_specs(&hot_spares, out)
+            }
             ApiCall::SetTemplateImages { template, refs } => {
                 self.fleet.set_template_images(template.clone(), &refs);
                 if refs.is_empty() {
@@ -143,8 +153,10 @@ impl Policy {
     /// Keeps new placements off a node; what runs there goes on (CORDON-01).
     fn cordon(&mut self, node_id: &NodeId) -> ApiResult {
         let known = self.known(node_id)?;
-        self.fleet
-            .update_condition(node_id, |condition| condition.cordoned = true);
+        // A repeat changes nothing and runs no pass.
+        if !self.is_cordoned(node_id) {
+            self.change_condition(node_id, |condition| condition.cordoned = true);
+        }
         Ok(known)
     }
 
@@ -153,8 +165,7 @@ impl Policy {
         let known = self.known(node_id)?;
         let cordoned = self.is_cordoned(node_id);
         if cordoned {
-            self.fleet
-                .update_condition(node_id, |condition| condition.cordoned = false);
+            self.change_condition(node_id, |condition| condition.cordoned = false);
             self.pending.wake();
         }
         Ok(known)

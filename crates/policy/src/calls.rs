@@ -9,6 +9,7 @@ use greenroom_types::id::{BundleId, JobId, NodeId};
 use crate::effect::{Effect, Effects, ErrorInfo};
 use crate::event::{ApiAnswer, ApiError, ApiId, CallFailure, CallId};
 use crate::policy::Policy;
+use crate::provision::Wanted;
 
 /// What a call was made for.
 #[derive(Clone, Debug)]
@@ -19,8 +20,8 @@ pub(crate) enum Purpose {
         seq: u64,
         counts: bool,
     },
-    /// A node for jobs.
-    Create { node_id: NodeId },
+    /// A node for jobs, or a spare.
+    Create { node_id: NodeId, wanted: Wanted },
     /// The end of a node, asked for by that caller or by the policy itself.
     Terminate { node_id: NodeId, api: Option<ApiId> },
     /// A verdict.
@@ -31,6 +32,8 @@ pub(crate) enum Purpose {
     PassThrough { api: ApiId },
     /// Nothing follows; a failure is told.
     Tell { what: &'static str, job_id: JobId },
+    /// The same about a node.
+    TellNode { what: &'static str, node_id: NodeId },
 }
 
 /// Calls under way.
@@ -85,7 +88,9 @@ impl Policy {
             } => {
                 self.start_replied(&job_id, seq, counts, result.map(drop), out);
             }
-            Purpose::Create { node_id } => self.create_replied(&node_id, result.map(drop), out),
+            Purpose::Create { node_id, wanted } => {
+                self.create_replied(&node_id, &wanted, result.map(drop), out);
+            }
             Purpose::Terminate { node_id, api } => {
                 if let Err(failure) = &result {
                     self.terminate_failed(&node_id, failure, out);
@@ -107,6 +112,12 @@ impl Policy {
                 if let Err(failure) = result {
                     let message = format!("{what} for job {job_id:?} failed: {failure}");
                     self.report(ErrorInfo::new("callFailed", message).job(&job_id), out);
+                }
+            }
+            Purpose::TellNode { what, node_id } => {
+                if let Err(failure) = result {
+                    let message = format!("{what} on node {node_id:?} failed: {failure}");
+                    self.report(ErrorInfo::new("callFailed", message).node(&node_id), out);
                 }
             }
         }

@@ -51,7 +51,7 @@ impl Policy {
                 });
             }
         }
-        for (node_id, _) in &self.nodes {
+        for node_id in self.nodes.keys() {
             for bound in self.fleet.jobs_on(node_id) {
                 if !self.jobs.contains_key(&bound.job_id) {
                     found.push(Violation {

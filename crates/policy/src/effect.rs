@@ -59,6 +59,10 @@ pub struct Effects {
 }
 
 /// What the embedder is told. The name of each variant is the name of the callback (CALLB).
+#[expect(
+    clippy::enum_variant_names,
+    reason = "the variants are the names of the callbacks, which begin with `on`"
+)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Callback {
@@ -181,6 +185,15 @@ pub enum Callback {
         tried_pools: Vec<PoolName>,
         /// When.
         at: Wall,
+    },
+    /// A pool has fewer spares than wanted (SPARE-07).
+    OnSpareUnderflow {
+        /// The pool.
+        pool: PoolName,
+        /// Live and pending ones.
+        current: usize,
+        /// Wanted.
+        target: usize,
     },
     /// The two copies are closer than wished (RESIL-05).
     OnResilienceDegraded {

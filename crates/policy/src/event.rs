@@ -10,6 +10,9 @@ use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobName, Millis, NodeId, TemplateName, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::settings::AutoSettingsValidationError;
+use crate::spare::{HotSpareChanges, HotSpareSpecsDiff};
+
 /// Number of a call on the Manager: given by the policy with the call, repeated by the driver with
 /// its reply.
 #[derive(
@@ -177,6 +180,18 @@ pub enum ApiCall {
         /// The node.
         node_id: NodeId,
     },
+    /// Changes what one spare is for (SPARE-16).
+    UpdateHotSpareNode {
+        /// The node.
+        node_id: NodeId,
+        /// What changes.
+        changes: HotSpareChanges,
+    },
+    /// Replaces the list of hot spares; the same tree as the setting `hotSpares` (SPARE-20).
+    UpdateHotSpareSpecs {
+        /// The list.
+        hot_spares: serde_json::Value,
+    },
     /// Replaces the image list of one template (PREFETCH-06).
     SetTemplateImages {
         /// The template.
@@ -199,6 +214,8 @@ pub enum ApiAnswer {
     Done,
     /// The Manager's answer to a call that was passed through.
     Manager(Reply),
+    /// What a new list of hot spares changes (SPARE-23).
+    HotSpareSpecs(HotSpareSpecsDiff),
 }
 
 /// A refused [`ApiCall`].
@@ -220,6 +237,21 @@ pub enum ApiError {
         /// The node.
         node_id: NodeId,
     },
+    /// The node is no unconsumed spare (SPARE-16).
+    #[error("node {node_id:?} is not a spare that is free; see spareSpec()")]
+    NotASpare {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// Exclusive for nobody (SPARE-16).
+    #[error("node {node_id:?} would be exclusive for nobody; give reservedFor as well")]
+    ExclusiveWithoutReservedFor {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// The new settings are not valid; nothing changed (SPARE-20).
+    #[error(transparent)]
+    Settings(AutoSettingsValidationError),
     /// The call on the Manager that it stands for failed.
     #[error(transparent)]
     Manager(#[from] CallFailure),
@@ -232,6 +264,9 @@ impl ApiError {
             Self::Closed => "closed",
             Self::UnknownBundle { .. } => "unknownBundle",
             Self::UnknownNode { .. } => "unknownNode",
+            Self::NotASpare { .. } => "notASpare",
+            Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
+            Self::Settings(error) => error.code(),
             Self::Manager(CallFailure::Refused(refusal)) => &refusal.reason,
             Self::Manager(CallFailure::Unavailable(_)) => "unavailable",
             Self::Manager(CallFailure::TimedOut) => "timedOut",

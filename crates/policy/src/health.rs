@@ -113,8 +113,7 @@ impl Policy {
             return;
         }
         record.rejections.clear();
-        self.fleet
-            .update_condition(node_id, |condition| condition.unhealthy = true);
+        self.change_condition(node_id, |condition| condition.unhealthy = true);
         let due = Due::Mono(now + self.settings.unhealthy_cooldown);
         self.timers
             .set(Timer::UnhealthyCooldown(node_id.clone()), due);
@@ -144,8 +143,7 @@ impl Policy {
         self.timers.stop(&Timer::UnhealthyCooldown(node_id.clone()));
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.rejections.clear();
-            self.fleet
-                .update_condition(node_id, |condition| condition.unhealthy = false);
+            self.change_condition(node_id, |condition| condition.unhealthy = false);
         }
     }
 }
@@ -160,16 +158,14 @@ impl Policy {
         if window == Millis(0) {
             return;
         }
-        self.fleet
-            .update_condition(node_id, |condition| condition.recently_failed = true);
+        self.change_condition(node_id, |condition| condition.recently_failed = true);
         let due = Due::Mono(self.now.mono + window + Millis(1));
         self.timers.set(Timer::RecentlyFailed(node_id.clone()), due);
     }
 
     pub(crate) fn end_recently_failed(&mut self, node_id: &NodeId) {
         if self.nodes.contains_key(node_id) {
-            self.fleet
-                .update_condition(node_id, |condition| condition.recently_failed = false);
+            self.change_condition(node_id, |condition| condition.recently_failed = false);
             self.pending.wake();
         }
     }
@@ -182,8 +178,7 @@ impl Policy {
             .is_some_and(|record| record.state == MirrorState::Running);
         if running {
             self.timers.stop(&Timer::RecentlyFailed(node_id.clone()));
-            self.fleet
-                .update_condition(node_id, |condition| condition.recently_failed = false);
+            self.change_condition(node_id, |condition| condition.recently_failed = false);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::effect::{
 use crate::history::{self, End, Run, RunState};
 use crate::node::{NodeRecord, sweep_interval};
 use crate::policy::{Phase, Policy};
+use crate::provision::Wanted;
 use crate::stream::log_skipped;
 use crate::timer::{Due, Timer};
 
@@ -68,8 +69,7 @@ impl Policy {
                     record.last_activity = metadata.created_at;
                     record.hydrated = true;
                 }
-                self.fleet
-                    .update_condition(&node_id, |condition| condition.unreachable = !reachable);
+                self.change_condition(&node_id, |condition| condition.unreachable = !reachable);
                 self.snapshot(|snapshot| snapshot.nodes.push(node_id));
             }
             StreamEvent::NodeStarting { metadata, phase } => {
@@ -156,6 +156,7 @@ impl Policy {
         self.place_hydrated(findings.lost, out);
         let due = Due::Mono(self.now.mono + sweep_interval(&self.settings));
         self.timers.set(Timer::Sweep, due);
+        self.spare_tick();
 
         // Calls that came meanwhile, each an input of its own (HYDR-04).
         for (id, call) in waiting {
@@ -326,6 +327,7 @@ impl Policy {
                 self.nodes.insert(run.node_id.clone(), record);
                 self.fleet
                     .upsert_node(greenroom_placement::NodeFacts::of_metadata(&run.node));
+                self.note_spare_tag(&run.node_id);
                 self.expect_node(&run.node_id, run.accepted_at);
                 self.fleet.clear_inventory(&run.node_id);
                 if let Some(asked) = self
@@ -333,7 +335,7 @@ impl Policy {
                     .get_mut(&run.node_id)
                     .and_then(|record| record.asked.as_mut())
                 {
-                    asked.accepted = false;
+                    asked.wanted = Wanted::Unknown;
                 }
                 self.bind_adopted(job_id, &run.node_id, Some(run));
             }

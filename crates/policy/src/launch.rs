@@ -17,6 +17,7 @@ use crate::event::CallFailure;
 use crate::history;
 use crate::job::{Binding, BindingState, Cause, Wait};
 use crate::policy::Policy;
+use crate::provision::{Asked, Wanted};
 use crate::settings::{CALL_RETRY, MIN_PLACEMENT_INTERVAL};
 use crate::timer::{Due, Timer};
 
@@ -85,9 +86,21 @@ impl Policy {
             } => {
                 self.tell_degraded(&info, degraded, out);
                 let Some(node_id) = info.node_id else { return };
-                self.request_node(&node_id, &pool, &tier, &shape, job_id);
+                let known = self.settings.pool(pool.as_str());
+                let Some(known) = known.and_then(|pool| pool.tier(tier.as_str())).cloned() else {
+                    return;
+                };
+                let tags = self.tags_for(job_id, &pool, &known);
+                let asked = Asked {
+                    pool,
+                    tier,
+                    wanted: Wanted::Job(job_id.clone()),
+                    accepted: false,
+                };
+                self.request_node(&node_id, asked, tags, Some(&shape));
                 self.bind_decided(job_id, &node_id, gpu_index);
-                self.send_create(&node_id, &pool, &tier, &shape, out);
+                let region = known.region.clone().unwrap_or_default();
+                self.send_create(&node_id, &known, &shape, &region, out);
             }
         }
     }
@@ -291,6 +304,7 @@ impl Policy {
                     .map(|spec| spec.single_use)
             })
             .unwrap_or_default();
+        self.touch_spare(&binding.node_id);
         self.fleet.bind(
             job_id,
             &spot,
@@ -309,6 +323,7 @@ impl Policy {
     pub(crate) fn unbind(&mut self, job_id: &JobId) -> Option<Binding> {
         let binding = self.jobs.get_mut(job_id)?.binding.take()?;
         self.fleet.unbind(job_id, Side::Binding);
+        self.touch_spare(&binding.node_id);
         Some(binding)
     }
 

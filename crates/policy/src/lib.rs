@@ -30,6 +30,7 @@ mod provision;
 mod recovery;
 pub mod report;
 pub mod settings;
+pub mod spare;
 mod stop_time;
 mod stream;
 pub mod timer;

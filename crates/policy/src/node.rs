@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_placement::NodeFacts;
+use greenroom_placement::{NodeCondition, NodeFacts};
 use greenroom_types::call::Call;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::{
     NodeMetadata, NodeState, NodeStoppingReason, RunningNodeMetadata, StartPhase,
 };
-use greenroom_types::{Mono, NodeId, Wall};
+use greenroom_types::{Mono, NodeId, Tags, Wall};
 
 use crate::calls::Purpose;
 use crate::effect::{Callback, Effects, ErrorInfo, MirrorState, NodeView};
@@ -49,6 +49,8 @@ pub(crate) struct NodeRecord {
     pub(crate) terminate_told: bool,
     /// Rejections that still count against it, oldest first (HEALTH-03).
     pub(crate) rejections: VecDeque<Mono>,
+    /// Tags to be written when it has started (SPARE-21).
+    pub(crate) tags_due: Tags,
 }
 
 impl NodeRecord {
@@ -64,6 +66,7 @@ impl NodeRecord {
             hydrated: false,
             terminate_told: false,
             rejections: VecDeque::new(),
+            tags_due: Tags::new(),
         }
     }
 
@@ -99,8 +102,18 @@ impl Policy {
         record.state = state;
         record.last_activity = now;
         self.fleet.upsert_node(NodeFacts::of_metadata(metadata));
-        self.fleet
-            .update_condition(&node_id, |condition| condition.state = fleet_state(state));
+        self.note_spare_tag(&node_id);
+        self.change_condition(&node_id, |condition| condition.state = fleet_state(state));
+    }
+
+    /// Changes what stands in the way of a node, and has the spares looked at if it is one.
+    pub(crate) fn change_condition(
+        &mut self,
+        node_id: &NodeId,
+        change: impl FnOnce(&mut NodeCondition),
+    ) {
+        self.fleet.update_condition(node_id, change);
+        self.touch_spare(node_id);
     }
 
     /// Moves a node of the mirror to another state.
@@ -111,8 +124,7 @@ impl Policy {
             record.last_activity = now.wall;
             record.stopped_at = (state == MirrorState::Stopped).then_some(now.mono);
         }
-        self.fleet
-            .update_condition(node_id, |condition| condition.state = fleet_state(state));
+        self.change_condition(node_id, |condition| condition.state = fleet_state(state));
     }
 
     /// Forgets a node altogether.
@@ -125,6 +137,7 @@ impl Policy {
         ] {
             self.timers.stop(&timer);
         }
+        self.forget_spare(node_id);
         self.nodes.remove(node_id);
         self.fleet.remove_node(node_id);
     }
@@ -226,7 +239,7 @@ impl Policy {
         let before = self.nodes.get(node_id).map(|record| record.state);
         self.mirror_node(metadata, MirrorState::Running);
         let back = matches!(before, Some(MirrorState::Stopping | MirrorState::Stopped));
-        self.fleet.update_condition(node_id, |condition| {
+        self.change_condition(node_id, |condition| {
             condition.unreachable = false;
             // An ordinary running node again, whatever was asked of it before (NODE-12).
             condition.terminating &= !back;
@@ -248,6 +261,7 @@ impl Policy {
             });
         }
         self.start_all_on(node_id, out);
+        self.write_tags_due(node_id, out);
         self.pending.wake();
     }
 
@@ -336,7 +350,7 @@ impl Policy {
         record.inventory_order.get_or_insert(order);
         self.fleet.set_inventory(node_id, Arc::clone(inventory));
         // The picture says itself whether the worker is heard.
-        self.fleet.update_condition(node_id, |condition| {
+        self.change_condition(node_id, |condition| {
             condition.unreachable = !inventory.reachable
         });
         let foreign = inventory
@@ -360,8 +374,7 @@ impl Policy {
 
     pub(crate) fn node_reachability(&mut self, node_id: &NodeId, reachable: bool) {
         if self.nodes.contains_key(node_id) {
-            self.fleet
-                .update_condition(node_id, |condition| condition.unreachable = !reachable);
+            self.change_condition(node_id, |condition| condition.unreachable = !reachable);
         }
     }
 }
@@ -382,8 +395,7 @@ impl Policy {
             api,
         };
         self.send(Call::TerminateNode(node_id.clone()), purpose, out);
-        self.fleet
-            .update_condition(node_id, |condition| condition.terminating = true);
+        self.change_condition(node_id, |condition| condition.terminating = true);
         if let Some(record) = self.nodes.get_mut(node_id)
             && !std::mem::replace(&mut record.terminate_told, true)
         {
@@ -406,8 +418,7 @@ impl Policy {
             out,
         );
         if self.nodes.contains_key(node_id) {
-            self.fleet
-                .update_condition(node_id, |condition| condition.terminating = false);
+            self.change_condition(node_id, |condition| condition.terminating = false);
         }
     }
 

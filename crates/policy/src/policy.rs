@@ -21,6 +21,7 @@ use crate::node::NodeRecord;
 use crate::pending::Pending;
 use crate::provision::TierRecord;
 use crate::settings::Settings;
+use crate::spare::Spares;
 use crate::timer::{Deadline, Timer, TimerTable};
 
 /// The AutoManager core.
@@ -44,6 +45,7 @@ pub struct Policy {
     /// What placement sees; kept in step with the records above.
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
+    pub(crate) spares: Spares,
     pub(crate) counters: Counters,
     /// Gives everything that is seen for the first time its place in line.
     pub(crate) next_order: u64,
@@ -93,6 +95,7 @@ impl Policy {
             tiers: BTreeMap::new(),
             fleet,
             pending: Pending::default(),
+            spares: Spares::default(),
             counters: Counters::default(),
             next_order: 0,
         }
@@ -176,14 +179,18 @@ impl Policy {
             Timer::StopTime(bundle_id) | Timer::StopTimeRetry(bundle_id) => {
                 self.end_stop_time(&bundle_id, out);
             }
+            Timer::SpareTick => self.spare_tick(),
+            Timer::SpareRetry(pool) => self.end_spare_wait(&pool),
             Timer::Sweep => self.sweep(out),
         }
     }
 
-    /// What one input made placeable is placed at its end, in one pass (PEND-03).
+    /// What one input made placeable is placed at its end, in one pass (PEND-03). Jobs go before the
+    /// reserve: a spare that a waiting job can use is no excess, and its place is filled right after.
     fn finish_input(&mut self, out: &mut Effects) {
         if self.is_live() {
             self.run_pending(out);
+            self.run_spares(out);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use greenroom_placement::{NodeFacts, TierGate};
+use greenroom_placement::TierGate;
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Detail, Status};
 use greenroom_types::node::{NodeMetadata, NodeStoppingReason, ProviderMetadata};
 use greenroom_types::pool::{CandidateInstanceType, Tier, TierKind};
@@ -25,10 +25,22 @@ const NODE_ID_MAX: usize = 200;
 pub(crate) struct Asked {
     pub(crate) pool: PoolName,
     pub(crate) tier: TierName,
-    /// The job whose decision it was; none when it was taken over from a predecessor.
-    pub(crate) first: Option<JobId>,
+    pub(crate) wanted: Wanted,
     /// The Manager accepted the request, or has told of the node.
     pub(crate) accepted: bool,
+}
+
+/// What a node was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The job whose decision it was.
+    Job(JobId),
+    /// The reserve of its pool.
+    Spare,
+    /// Whatever a predecessor wanted; the Manager shows the node.
+    Shown,
+    /// Whatever a predecessor wanted; the Manager shows no such node (HYDR-09).
+    Unknown,
 }
 
 /// How a tier delivers (PROV-12).
@@ -70,33 +82,29 @@ impl Policy {
         NodeId::new(format!("{uuid}.{job}.{role}"))
     }
 
-    /// Records a prospective node (PROV-01): the mirror shows it and placement counts on it.
+    /// Records a prospective node (PROV-01): the mirror shows it and, where its shape is known,
+    /// placement counts on it.
     pub(crate) fn request_node(
         &mut self,
         node_id: &NodeId,
-        pool: &PoolName,
-        tier: &TierName,
-        shape: &CandidateInstanceType,
-        job_id: &JobId,
+        asked: Asked,
+        tags: Tags,
+        shape: Option<&CandidateInstanceType>,
     ) {
         let metadata = Arc::new(NodeMetadata {
             node_id: node_id.clone(),
-            tags: self.tags_for(job_id, pool, tier),
+            tags,
             created_at: self.now.wall,
             provider: ProviderMetadata::Unknown,
         });
-        let mut record =
-            NodeRecord::new(Arc::clone(&metadata), MirrorState::Starting, self.now.wall);
-        record.asked = Some(Asked {
-            pool: pool.clone(),
-            tier: tier.clone(),
-            first: Some(job_id.clone()),
-            accepted: false,
-        });
-        self.nodes.insert(node_id.clone(), record);
-        self.fleet.upsert_node(NodeFacts::of_metadata(&metadata));
-        self.fleet.set_prospective(node_id, shape);
-        let key = (pool.clone(), tier.clone());
+        let key = (asked.pool.clone(), asked.tier.clone());
+        self.mirror_node(&metadata, MirrorState::Starting);
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.asked = Some(asked);
+        }
+        if let Some(shape) = shape {
+            self.fleet.set_prospective(node_id, shape);
+        }
         if let Some(tier) = self.tiers.get_mut(&key)
             && let TierState::HalfOpen { probe } = &mut tier.state
         {
@@ -105,32 +113,35 @@ impl Policy {
         }
     }
 
+    /// True unless the tier backs off or waits for its probe (PROV-12).
+    pub(crate) fn may_provision(&self, pool: &PoolName, tier: &TierName) -> bool {
+        let record = self.tiers.get(&(pool.clone(), tier.clone()));
+        record.is_none_or(|record| {
+            matches!(
+                record.state,
+                TierState::Open | TierState::HalfOpen { probe: None }
+            )
+        })
+    }
+
     /// Sends the create call and starts the clock on it (PROV-01, PROV-06).
     pub(crate) fn send_create(
         &mut self,
         node_id: &NodeId,
-        pool: &PoolName,
-        tier: &TierName,
+        tier: &Tier,
         shape: &CandidateInstanceType,
+        region: &str,
         out: &mut Effects,
     ) {
-        let Some(tier) = self
-            .settings
-            .pool(pool.as_str())
-            .and_then(|pool| pool.tier(tier.as_str()))
-            .cloned()
-        else {
+        let Some(record) = self.nodes.get(node_id) else {
             return;
         };
-        let tags = self
-            .nodes
-            .get(node_id)
-            .map(|record| record.metadata.tags.clone())
-            .unwrap_or_default();
-        let call = create_call(node_id, &tier, shape, tags);
+        let Some(asked) = &record.asked else { return };
         let purpose = Purpose::Create {
             node_id: node_id.clone(),
+            wanted: asked.wanted.clone(),
         };
+        let call = create_call(node_id, tier, shape, region, record.metadata.tags.clone());
         self.send(call, purpose, out);
         let due = Due::Mono(self.now.mono + tier.provision_timeout());
         self.timers
@@ -138,13 +149,14 @@ impl Policy {
     }
 
     /// Tags of a node bought for a job (NODE-02).
-    fn tags_for(&self, job_id: &JobId, pool: &PoolName, tier: &TierName) -> Tags {
+    pub(crate) fn tags_for(&self, job_id: &JobId, pool: &PoolName, tier: &Tier) -> Tags {
         let mut tags = Tags::new();
         let mut tag = |key: &str, value: &str| tags.insert(key.to_owned(), value.to_owned());
         tag("auto-manager", "true");
         tag("jobId", job_id.as_str());
         tag("pool", pool.as_str());
-        tag("tier", tier.as_str());
+        tag("tier", tier.name.as_str());
+        tag("reliability", tier.reliability().as_tag());
         if let Some(job) = self.jobs.get(job_id) {
             tag("role", job.slot().as_str());
             if let Some(spot) = &job.spot {
@@ -153,19 +165,18 @@ impl Policy {
                 tag("jobName", spot.job_name.as_str());
             }
         }
-        let known = self
-            .settings
-            .pool(pool.as_str())
-            .and_then(|pool| pool.tier(tier.as_str()));
-        if let Some(tier) = known {
-            tag("reliability", tier.reliability().as_tag());
-        }
         tags
     }
 }
 
-fn create_call(node_id: &NodeId, tier: &Tier, shape: &CandidateInstanceType, tags: Tags) -> Call {
-    let region = tier.region.clone().unwrap_or_default();
+fn create_call(
+    node_id: &NodeId,
+    tier: &Tier,
+    shape: &CandidateInstanceType,
+    region: &str,
+    tags: Tags,
+) -> Call {
+    let region = region.to_owned();
     match tier.kind {
         TierKind::Oci => Call::CreateOciNode(Box::new(CreateOciNode {
             node_id: node_id.clone(),
@@ -196,6 +207,7 @@ impl Policy {
     pub(crate) fn create_replied(
         &mut self,
         node_id: &NodeId,
+        wanted: &Wanted,
         result: Result<(), CallFailure>,
         out: &mut Effects,
     ) {
@@ -203,42 +215,36 @@ impl Policy {
             .nodes
             .get_mut(node_id)
             .and_then(|record| record.asked.as_mut());
+        // The reply is lost, but the Manager has told of the node: it was accepted.
         let told = asked.as_ref().is_none_or(|asked| asked.accepted);
-        match result {
-            Ok(()) => {
-                self.counters.placements_succeeded += 1;
-                if let Some(asked) = asked {
-                    asked.accepted = true;
-                }
-                self.count_first_call(node_id);
-            }
-            // The reply is lost, but the Manager has told of the node: it was accepted.
-            Err(CallFailure::Unavailable(_) | CallFailure::TimedOut) if told => {
-                self.counters.placements_succeeded += 1;
-                self.count_first_call(node_id);
-            }
-            Err(failure) => {
+        let failure = match result {
+            Err(CallFailure::Unavailable(_) | CallFailure::TimedOut) if told => None,
+            result => result.err(),
+        };
+        if let Some(failure) = failure {
+            if matches!(wanted, Wanted::Job(_)) {
                 self.counters.placements_dispatch_failed += 1;
-                let code = provider_code(&failure);
-                let class = class_of(failure.refusal().map(|refusal| refusal.status), &code);
-                self.fail_request(node_id, class, &failure.to_string(), &code, out);
             }
+            let code = provider_code(&failure);
+            let class = class_of(failure.refusal().map(|refusal| refusal.status), &code);
+            self.fail_request(node_id, class, &failure.to_string(), &code, out);
+            return;
         }
-    }
-
-    /// The create was the first call of its job's decision: the start counts no more (LAUNCH-07).
-    fn count_first_call(&mut self, node_id: &NodeId) {
-        let first = self
-            .nodes
-            .get(node_id)
-            .and_then(|record| record.asked.as_ref())
-            .and_then(|asked| asked.first.clone());
-        if let Some(binding) = first
-            .and_then(|job_id| self.jobs.get_mut(&job_id))
-            .and_then(|job| job.binding.as_mut())
-            && binding.node_id == *node_id
-        {
-            binding.counted = true;
+        if let Some(asked) = asked {
+            asked.accepted = true;
+        }
+        if let Wanted::Job(job_id) = wanted {
+            self.counters.placements_succeeded += 1;
+            // It was the first call of the job's decision: the start counts no more (LAUNCH-07).
+            let binding = self
+                .jobs
+                .get_mut(job_id)
+                .and_then(|job| job.binding.as_mut());
+            if let Some(binding) = binding
+                && binding.node_id == *node_id
+            {
+                binding.counted = true;
+            }
         }
     }
 
@@ -287,6 +293,7 @@ impl Policy {
             }
             self.report(ErrorInfo::new("createFailed", message).node(node_id), out);
         }
+        self.note_spare_failed(node_id);
         let displaced = self.displace(node_id);
         if let Some(key) = tier {
             self.tier_failed(&key, node_id);
@@ -315,16 +322,29 @@ impl Policy {
             ),
         );
         self.report(error.node(node_id), out);
+        self.note_spare_failed(node_id);
         let displaced = self.displace(node_id);
         self.tier_failed(&(asked.pool, asked.tier), node_id);
-        if asked.first.is_some() || asked.accepted {
-            self.terminate(node_id, None, out);
-        } else {
-            // A predecessor's request that the Manager does not know of (HYDR-09).
+        if asked.wanted == Wanted::Unknown {
             self.forget_node(node_id);
+        } else {
+            self.terminate(node_id, None, out);
         }
         self.place_again(displaced, out);
         self.pending.wake();
+    }
+
+    /// A spare that never came is a failed provision of its pool (SPARE-11), unless jobs had taken it.
+    fn note_spare_failed(&mut self, node_id: &NodeId) {
+        if self.fleet.unconsumed_spare(node_id).is_some()
+            && self.nodes.get(node_id).is_some_and(NodeRecord::is_auto)
+            && let Some(pool) = self
+                .fleet
+                .facts(node_id)
+                .and_then(|facts| facts.pool.clone())
+        {
+            self.spare_failed(&pool);
+        }
     }
 
     /// A node stops; what it never ran is placed again, what it ran is recovered (NODE-08, PROV-09).
@@ -335,6 +355,9 @@ impl Policy {
         reason: Option<NodeStoppingReason>,
         out: &mut Effects,
     ) {
+        if ended.never_started {
+            self.note_spare_failed(node_id);
+        }
         let lost = self.displace(node_id);
         if !ended.never_started {
             self.recover_all(lost, out);
@@ -426,8 +449,8 @@ impl Policy {
         record.asked = Some(Asked {
             pool,
             tier: name,
-            first: None,
-            accepted: record.state == MirrorState::Starting && record.metadata.created_at.0 > 0,
+            wanted: Wanted::Shown,
+            accepted: true,
         });
         if let Some(shape) = shape {
             self.fleet.set_prospective(node_id, &shape);
@@ -544,6 +567,8 @@ impl Policy {
     }
 
     fn set_gate(&mut self, key: &(PoolName, TierName)) {
+        // Spares are bound by it as well, so they are looked at (SPARE-06).
+        self.spares.due = true;
         let gate = match self.tiers.get(key).map(|record| &record.state) {
             None | Some(TierState::Open | TierState::HalfOpen { probe: None }) => TierGate::Open,
             Some(TierState::BackingOff { .. }) => TierGate::BackOff,

@@ -233,6 +233,23 @@ pub struct AutoSettingsValidationError {
     pub faults: Vec<Fault>,
 }
 
+/// Reads and checks a list of hot spares by itself (SPARE-20).
+pub(crate) fn hot_spares(
+    list: &serde_json::Value,
+    pools: &[Pool],
+) -> Result<Vec<HotSpare>, AutoSettingsValidationError> {
+    validate::hot_spare_list(list, pools)
+}
+
+// === impl AutoSettingsValidationError ===
+
+impl AutoSettingsValidationError {
+    /// Name of the first fault's code.
+    pub fn code(&self) -> &str {
+        self.faults.first().map_or("", |fault| fault.code.name())
+    }
+}
+
 fn list(faults: &[Fault]) -> String {
     let lines: Vec<String> = faults.iter().map(Fault::to_string).collect();
     lines.join("; ")
@@ -281,11 +298,44 @@ impl Ceilings {
     }
 }
 
+// === impl FaultCode ===
+
+impl FaultCode {
+    /// The code as written in reports and scenarios (CONF-12 to CONF-15).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EmptyPoolName => "emptyPoolName",
+            Self::DuplicatePoolName => "duplicatePoolName",
+            Self::EmptyTierList => "emptyTierList",
+            Self::EmptyTierName => "emptyTierName",
+            Self::DuplicateTier => "duplicateTier",
+            Self::MultipleFixedTiers => "multipleFixedTiers",
+            Self::NoCandidateInstanceTypes => "noCandidateInstanceTypes",
+            Self::ElasticNeedsCloud => "elasticNeedsCloud",
+            Self::RootVolumeNotAws => "rootVolumeNotAws",
+            Self::InvalidCandidate => "invalidCandidate",
+            Self::UnknownHotSparePool => "unknownHotSparePool",
+            Self::DuplicateHotSpare => "duplicateHotSpare",
+            Self::InvalidTargetCount => "invalidTargetCount",
+            Self::SpareInstanceTypeMissing => "spareInstanceTypeMissing",
+            Self::ExclusiveWithoutReservedFor => "exclusiveWithoutReservedFor",
+            Self::ExperimentalNotEnabled => "experimentalNotEnabled",
+            Self::UnsupportedLifecycle => "unsupportedLifecycle",
+            Self::UnknownNodeServicePool => "unknownNodeServicePool",
+            Self::DuplicateNodeService => "duplicateNodeService",
+            Self::InvalidNumber => "invalidNumber",
+            Self::UnknownValue => "unknownValue",
+            Self::UnknownKey => "unknownKey",
+            Self::MissingUrl => "missingUrl",
+        }
+    }
+}
+
 // === impl Fault ===
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({:?})", self.path, self.message, self.code)
+        write!(f, "{}: {} ({})", self.path, self.message, self.code.name())
     }
 }
 

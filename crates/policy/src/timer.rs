@@ -47,6 +47,10 @@ pub enum Timer {
     ProvisionTimeout(NodeId),
     /// A tier may provision again, one node at first (PROV-12).
     TierBackoff(PoolName, TierName),
+    /// The spare reconciler's tick (CONF-08).
+    SpareTick,
+    /// A pool may ask for a spare again (SPARE-11).
+    SpareRetry(PoolName),
     /// Stopped nodes leave the mirror (NODE-16).
     Sweep,
 }

@@ -396,12 +396,24 @@ fn gpu(entry: &Value, position: usize, path: &str, f: &mut Faults) -> Gpu {
     read
 }
 
-/// Spare entries; also the check of `updateHotSpareSpecs` (SPARE-20).
-pub(super) fn hot_spares(
-    entries: &[(&Value, String)],
+/// A list of spare entries by itself (SPARE-20).
+pub(super) fn hot_spare_list(
+    list: &Value,
     pools: &[Pool],
-    f: &mut Faults,
-) -> Vec<HotSpare> {
+) -> Result<Vec<HotSpare>, AutoSettingsValidationError> {
+    let mut faults = Faults::default();
+    let tree = serde_json::json!({ "hotSpares": list });
+    let mut root = Node::new(Some(&tree), "", &mut faults);
+    let entries = root.list("hotSpares", &mut faults);
+    let spares = hot_spares(&entries, pools, &mut faults);
+    if faults.0.is_empty() {
+        Ok(spares)
+    } else {
+        Err(AutoSettingsValidationError { faults: faults.0 })
+    }
+}
+
+fn hot_spares(entries: &[(&Value, String)], pools: &[Pool], f: &mut Faults) -> Vec<HotSpare> {
     let mut spares: Vec<HotSpare> = Vec::new();
     for (entry, path) in entries {
         let mut node = Node::new(Some(entry), path, f);

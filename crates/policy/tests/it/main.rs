@@ -10,4 +10,5 @@ mod node_loss;
 mod placement;
 mod provision;
 mod schedule;
+mod spare;
 mod world;

@@ -72,8 +72,11 @@ pub(crate) fn cloud() -> Value {
     json!([{"name": "p", "tiers": [elastic("t1", &[("c4", 4.0)], None)]}])
 }
 
-/// Elastic tiers in order: name, shapes, cap.
-pub(crate) fn tiers(tiers: &[(&str, &[(&str, f64)], Option<u32>)]) -> Value {
+/// Name, shapes, cap.
+pub(crate) type Declared<'a> = (&'a str, &'a [(&'a str, f64)], Option<u32>);
+
+/// Elastic tiers in order.
+pub(crate) fn tiers(tiers: &[Declared<'_>]) -> Value {
     let tiers: Vec<Value> = tiers.iter().map(|(n, s, m)| elastic(n, s, *m)).collect();
     json!([{"name": "p", "tiers": tiers}])
 }
@@ -376,6 +379,10 @@ impl World {
                 format!("abortMigration {job_id} {target_role}")
             }
             Call::DeleteBundle(bundle_id) => format!("deleteBundle {bundle_id}"),
+            Call::SetNodeTags { node_id, tags, .. } => {
+                let tags: Vec<String> = tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                format!("setTags {} {}", self.short(node_id), tags.join(" "))
+            }
             other => other.name().to_owned(),
         }
     }
@@ -396,6 +403,14 @@ impl World {
             }
             Callback::OnError(error) => format!("{name} {}", error.code),
             _ => {
+                if let Callback::OnSpareUnderflow {
+                    pool,
+                    current,
+                    target,
+                } = callback
+                {
+                    return format!("{name} {pool} {current}/{target}");
+                }
                 let subject = ["nodeId", "jobId", "bundleId", "state"]
                     .iter()
                     .find_map(|key| fields.get(key)?.as_str());
