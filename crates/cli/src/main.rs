@@ -27,11 +27,17 @@ enum Verb {
     Logs(verbs::logs::Logs),
     Node(verbs::node::Node),
     Manager(verbs::manager::Manager),
+    Worker(Box<verbs::worker::Worker>),
     Testcard(verbs::media::Testcard),
     Probe(verbs::media::Probe),
 }
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1).peekable();
+    // The supervisor of one instance's processes: a worker starts it, people do not.
+    if args.next_if(|word| word == "supervise").is_some() {
+        return greenroom_worker::supervise::main(args);
+    }
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -59,6 +65,10 @@ async fn run(verb: Verb) -> Outcome {
         Verb::Events(events) => events.run().await,
         Verb::Logs(logs) => logs.run().await,
         Verb::Node(node) => node.run().await,
+        Verb::Worker(worker) => {
+            logging::install("greenroom=info,warn");
+            worker.run().await
+        }
         Verb::Manager(manager) => manager.run(logging::install("greenroom=info,warn")).await,
         Verb::Testcard(testcard) => testcard.run().await,
         Verb::Probe(probe) => probe.run().await,

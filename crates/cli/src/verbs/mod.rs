@@ -7,3 +7,4 @@ pub(crate) mod logs;
 pub(crate) mod manager;
 pub(crate) mod media;
 pub(crate) mod node;
+pub(crate) mod worker;

@@ -111,8 +111,14 @@ struct Run {
 
 fn capability(text: &str) -> Result<Capability, String> {
     let (name, count) = text.split_once('=').unwrap_or((text, "1"));
-    let count = count.parse().map_err(|_| format!("{count:?} is no count"))?;
-    Ok(Capability { name: name.to_owned(), count, ..Capability::default() })
+    let count = count
+        .parse()
+        .map_err(|_| format!("{count:?} is no count"))?;
+    Ok(Capability {
+        name: name.to_owned(),
+        count,
+        ..Capability::default()
+    })
 }
 
 // === impl Worker ===
@@ -128,14 +134,21 @@ impl Worker {
 
 fn print_logs(job: &str, state_dir: &std::path::Path) -> Outcome {
     let unread = |error: std::io::Error| {
-        Failure::failed(format!("cannot read the logs in {}: {error}", state_dir.display()))
+        Failure::failed(format!(
+            "cannot read the logs in {}: {error}",
+            state_dir.display()
+        ))
     };
     let found = greenroom_worker::logs::find(state_dir, &job.into()).map_err(unread)?;
     if found.is_empty() {
-        return Err(Failure::failed(format!("{} keeps no lines of {job}", state_dir.display())));
+        return Err(Failure::failed(format!(
+            "{} keeps no lines of {job}",
+            state_dir.display()
+        )));
     }
     for service in found {
-        for line in service.lines().map_err(unread)? {
+        let text = std::fs::read(&service.path).map_err(unread)?;
+        for line in String::from_utf8_lossy(&text).lines() {
             Output { json: false }.text(&format!("{}: {line}", service.service))?;
         }
     }
@@ -151,7 +164,8 @@ impl Run {
             Some(file) => Some(read_token(file)?),
             None => None,
         };
-        let mut config = Config::new(self.state_dir, self.listen);
+        let mut config = Config::new(self.state_dir);
+        config.listen = self.listen;
         config.advertise = self.advertise;
         config.allow_insecure = self.allow_insecure;
         config.manager_urls = self.manager_url;
@@ -167,14 +181,22 @@ impl Run {
         config.utilization_cap = self.utilization_cap;
         config.az = self.az;
         config.host_paths = self.host_paths;
-        let worker = Agent::build(config).await.map_err(|error| refusal(&error))?;
+        let worker = Agent::build(config)
+            .await
+            .map_err(|error| refusal(&error))?;
         let (address, runtime) = (worker.address().to_string(), worker.runtime().to_owned());
-        let told = serde_json::json!({"event": "listening", "address": address, "runtime": runtime});
-        Output { json: self.json }
-            .either(&told, || format!("worker at {address} runs jobs with {runtime}"))?;
+        let told =
+            serde_json::json!({"event": "listening", "address": address, "runtime": runtime});
+        Output { json: self.json }.either(&told, || {
+            format!("worker at {address} runs jobs with {runtime}")
+        })?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let ending = if self.leave { Ending::Leave } else { Ending::Keep };
+        let ending = if self.leave {
+            Ending::Leave
+        } else {
+            Ending::Keep
+        };
         worker
             .run(async move {
                 tokio::select! {
