@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::report::{Finding, Report};
 
-/// A change of the Manager's state, asked for or found out.
+/// A change of the Manager's state, asked for or found out. Call [`Command::checked`] before
+/// proposing one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Command {

@@ -138,7 +138,7 @@ impl Ledger {
         let Some(instance) = self.instances.get(start_id) else {
             return;
         };
-        if instance.stop.is_none() {
+        if !instance.told_stopping {
             self.append_at(out, start_id, |at| HistoryKind::Stopping {
                 at,
                 reason,
@@ -149,6 +149,7 @@ impl Ledger {
             .instances
             .get_mut(start_id)
             .expect("it was there above and nothing was removed");
+        instance.told_stopping = true;
         if !instance.delivered {
             // No worker can know it: it is over (BDL-18).
             self.end_instance(out, start_id);

@@ -108,6 +108,7 @@ enum Wait {
     Provision,
     Stop(Wall),
     Unreachable,
+    BundleAgain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +116,10 @@ struct Armed {
     due: Mono,
     repeats: u32,
 }
+
+/// How soon what was proposed is proposed again while the ledger shows no effect of it: a proposal
+/// may be lost with a primary or a quorum.
+const AGAIN: Millis = Millis(1_000);
 
 /// The wall clock as far as it is believed (BSTOP-03).
 #[derive(Clone, Copy, Debug)]
@@ -208,7 +213,10 @@ impl Keeper {
                     }
                     self.set(now.mono, subject, wanted);
                 }
-                Subject::Bundle(bundle_id) => self.set_stop(ledger, bundle_id),
+                Subject::Bundle(bundle_id) => {
+                    self.set(now.mono, subject, Vec::new());
+                    self.set_stop(ledger, bundle_id);
+                }
             }
         }
     }
@@ -255,6 +263,8 @@ impl Keeper {
             }
             self.stops.remove(&(stop_at, bundle_id.clone()));
             self.stop_of.remove(&bundle_id);
+            let again = vec![(Wait::BundleAgain, AGAIN)];
+            self.set(now.mono, &Subject::Bundle(bundle_id.clone()), again);
             wakeup
                 .commands
                 .push(Command::Tick(Due::BundleStop { bundle_id, stop_at }));
@@ -364,7 +374,8 @@ impl Keeper {
         }
     }
 
-    /// A deadline has come. Those that repeat are set again; the rest wait for the ledger's answer.
+    /// A deadline has come. It is set once more, and ends when the ledger no longer gives a reason
+    /// for it.
     fn ring(
         &mut self,
         now: Mono,
@@ -375,6 +386,7 @@ impl Keeper {
     ) {
         match subject {
             Subject::Node(node_id) => {
+                self.again(now, subject, wait.clone(), AGAIN);
                 let link = match wait {
                     Wait::DropGrace(_) => Link::GraceOver,
                     Wait::Keepalive(_) => Link::KeepaliveOver,
@@ -395,11 +407,16 @@ impl Keeper {
             Subject::Instance(start_id) => match wait {
                 Wait::Provision => self.repeat_provision(now, ledger, start_id, wakeup),
                 Wait::Stop(_) => self.repeat_stop(now, ledger, start_id, wait, wakeup),
-                _ => wakeup
-                    .commands
-                    .push(Command::Tick(Due::UnreachableOver(start_id.clone()))),
+                _ => {
+                    self.again(now, subject, wait, AGAIN);
+                    let due = Due::UnreachableOver(start_id.clone());
+                    wakeup.commands.push(Command::Tick(due));
+                }
             },
-            Subject::Bundle(_) => {}
+            Subject::Bundle(bundle_id) => {
+                self.armed.remove(subject);
+                self.set_stop(ledger, bundle_id);
+            }
         }
     }
 

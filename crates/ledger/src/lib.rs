@@ -8,6 +8,7 @@
 mod bundle;
 mod call;
 mod change;
+mod checked;
 mod command;
 mod config;
 mod hash;

@@ -3,14 +3,14 @@
 //! No step is kept for a node that is not heard, since a late one is worse than none; an abort is
 //! (DECM-10).
 
-use greenroom_types::call::{CallResult, Refusal, Reply, Status};
+use greenroom_types::call::{Call, CallResult, Refusal, Reply, Status};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
-use greenroom_types::{JobId, MigrationId, NodeId, Role, StartId};
+use greenroom_types::{JobId, MigrationId, NodeId, Role, StartId, Wall};
 
 use crate::job::REASON_BYTES;
 use crate::ledger::Ledger;
-use crate::order::{MigrationStep, WorkerOrder};
+use crate::order::{MigrationStep, Order, WorkerOrder};
 use crate::out::Out;
 use crate::refuse::{self, failed, invalid, not_found, required, unknown_job};
 
@@ -23,13 +23,36 @@ const SIGNALS: usize = 64;
 // === impl Ledger ===
 
 impl Ledger {
+    /// Performs a call that only passes a step of a migration on. It changes nothing, so that it
+    /// needs no commit and its payload stands in no log (MGR-05). None for every other call.
+    pub fn relay(&self, call: &Call) -> Option<(CallResult, Vec<Order>)> {
+        let mut out = Out::new(Wall::MIN);
+        let outcome = match call {
+            Call::NotifyMigrationGetState { key, migration_id } => {
+                self.relay_get_state(&mut out, key, migration_id)
+            }
+            Call::NotifyMigrationCutoverReady {
+                key,
+                migration_id,
+                payload,
+            } => self.relay_cutover_ready(&mut out, key, migration_id, payload.clone()),
+            Call::NotifyMigrationCutoverApply {
+                key,
+                migration_id,
+                payload,
+            } => self.relay_cutover_apply(&mut out, key, migration_id, payload.clone()),
+            _ => return None,
+        };
+        Some((outcome, out.orders))
+    }
+
     pub(crate) fn relay_get_state(
         &self,
         out: &mut Out,
         key: &InstanceKey,
         migration_id: &MigrationId,
     ) -> CallResult {
-        self.relay(
+        self.pass_on(
             out,
             "source_job_key",
             key,
@@ -46,7 +69,7 @@ impl Ledger {
         payload: Vec<u8>,
     ) -> CallResult {
         check_payload(&payload)?;
-        self.relay(
+        self.pass_on(
             out,
             "source_job_key",
             key,
@@ -63,7 +86,7 @@ impl Ledger {
         payload: Vec<u8>,
     ) -> CallResult {
         check_payload(&payload)?;
-        self.relay(
+        self.pass_on(
             out,
             "target_job_key",
             key,
@@ -72,7 +95,7 @@ impl Ledger {
         )
     }
 
-    fn relay(
+    fn pass_on(
         &self,
         out: &mut Out,
         path: &str,

@@ -222,7 +222,7 @@ impl Ledger {
         };
         let job_id = instance.key.job_id.clone();
         let runs = instance.state == InstanceState::Running;
-        instance.ran |= runs;
+        instance.told_stopping &= !runs;
         let copy = instance.clone();
         self.index_instance(&copy);
         out.instances.insert(start_id.clone());

@@ -169,7 +169,10 @@ impl Ledger {
             node_id: instance.node_id.clone(),
             start_id: start_id.clone(),
         };
-        self.append_at(out, start_id, HistoryKind::Prepared);
+        out.instances.insert(start_id.clone());
+        if !instance.told_stopping {
+            self.append_at(out, start_id, HistoryKind::Prepared);
+        }
         out.event(event);
     }
 
@@ -185,7 +188,7 @@ impl Ledger {
             return;
         }
         instance.state = InstanceState::Running;
-        instance.ran = true;
+        instance.told_stopping = false;
         self.append_at(out, start_id, |at| HistoryKind::Running { at, ports });
     }
 

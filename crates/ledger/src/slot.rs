@@ -1,5 +1,6 @@
 //! Slots for owned servers: registering one, a worker that calls in, removing one (LOCAL).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greenroom_types::call::{CallResult, Refusal, Reply, Status};
@@ -194,17 +195,16 @@ impl Ledger {
             .ok_or_else(|| not_found("unknown_slot", format!("there is no slot {node_id:?}")))?;
         slot.leaving = true;
         out.slots.insert(node_id.clone());
-        let mut stopped: Vec<_> = self
+        let stopped: BTreeSet<_> = self
             .instances_on(node_id)
             .filter(|instance| instance.is_live())
             .map(|instance| instance.key.job_id.clone())
             .collect();
-        stopped.dedup();
         if self.nodes.get(node_id).is_some_and(Node::is_wanted) {
             self.end_by_request(out, node_id, false);
         }
         self.finish_leaving(out, node_id);
-        Ok(Reply::StoppedJobs(stopped))
+        Ok(Reply::StoppedJobs(stopped.into_iter().collect()))
     }
 
     /// A slot that is being removed goes with the last instance that its worker still ends.

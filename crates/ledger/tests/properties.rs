@@ -533,7 +533,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     // spec: JOB-15, HIST-02, HIST-04, EVT-04, EVT-05, EVT-08, STORE-02
     #[test]

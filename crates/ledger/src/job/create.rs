@@ -17,7 +17,9 @@ use crate::state::JobRecord;
 // === impl Ledger ===
 
 impl Ledger {
-    pub(crate) fn create_job(&mut self, out: &mut Out, job: Job) -> CallResult {
+    pub(crate) fn create_job(&mut self, out: &mut Out, mut job: Job) -> CallResult {
+        // Placement data are the Manager's to attach, on bundle jobs (BDL-06).
+        job.auto_placement = None;
         refuse::job_id(&job.job_id)?;
         if let Some(known) = self.jobs.get(&job.job_id) {
             self.refuse_bundle_job(known)?;

@@ -40,7 +40,7 @@ impl Ledger {
         record.pre_when_stopped = false;
         out.jobs.insert(job_id.clone());
         // Those that are lost wait for their node, too, so that the keeper has to look at them.
-        out.instances.extend(record.instances.iter().cloned());
+        out.touched.extend(record.instances.iter().cloned());
         self.stop_all(out, job_id, StopReason::UserRequested, GRACE);
         self.remove_job_if_free(out, job_id);
     }

@@ -66,7 +66,7 @@ impl Ledger {
             ending: false,
             delivered: false,
             accepted: false,
-            ran: false,
+            told_stopping: false,
             defer_start: start.defer_start,
             start_prepared: false,
             runtime_role,

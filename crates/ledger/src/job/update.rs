@@ -16,7 +16,8 @@ use crate::refuse::{self, failed, unknown_job};
 // === impl Ledger ===
 
 impl Ledger {
-    pub(crate) fn update_job(&mut self, out: &mut Out, job: Job, expected: i64) -> CallResult {
+    pub(crate) fn update_job(&mut self, out: &mut Out, mut job: Job, expected: i64) -> CallResult {
+        job.auto_placement = None;
         refuse::job_id(&job.job_id)?;
         let record = self
             .jobs

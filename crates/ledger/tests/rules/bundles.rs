@@ -115,7 +115,7 @@ fn a_bundle_out_of_form_is_refused_with_every_problem() {
     b.jobs[0].co_locate_with = vec!["e".into(), "nobody".into()];
     b.jobs[2].co_locate_with = vec!["e".into()];
     b.jobs[2].separate_from = vec!["e".into()];
-    b.jobs[2].requirements.required_capacity = f64::NAN;
+    b.jobs[2].requirements.required_capacity = -1.0;
     b.jobs[2].requirements.required_host_ports = vec!["99999/tcp".into()];
     let refusal = w.refused(Call::CreateBundle(Box::new(b)));
     assert_eq!(refusal.reason, "bad_bundle");

@@ -71,6 +71,7 @@ impl World {
     /// Applies, and checks what holds for every apply.
     pub(crate) fn apply(&mut self, command: Command) -> CallResult {
         let before = self.ledger.clone();
+        let command: Command = through_json(&command.checked()?);
         let applied = self.ledger.apply(self.now, command);
         if applied.outcome.is_err() {
             assert_eq!(before, self.ledger, "a refusal changed the state");
@@ -342,6 +343,14 @@ impl World {
     pub(crate) fn last_orders(&self) -> Vec<String> {
         self.last.orders.iter().map(order_word).collect()
     }
+}
+
+/// As the log would give it back.
+fn through_json(command: &Command) -> Command {
+    let text = serde_json::to_string(command).unwrap();
+    let back: Command = serde_json::from_str(&text).unwrap();
+    assert_eq!(serde_json::to_string(&back).unwrap(), text);
+    back
 }
 
 pub(crate) fn job(id: &str) -> Job {

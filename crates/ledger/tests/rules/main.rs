@@ -3,6 +3,7 @@
 
 mod bundles;
 mod common;
+mod instances;
 mod jobs;
 mod keeper;
 mod nodes;

@@ -69,6 +69,10 @@ fn steps_go_to_the_side_they_are_for_and_change_nothing() {
         [format!("n2: CutoverApply([2]) a/{TARGET}")]
     );
     assert_eq!(w.ledger, before);
+    let (outcome, orders) = w.ledger.relay(&ready(vec![1])).unwrap();
+    assert_eq!(outcome, Ok(Reply::Done));
+    assert_eq!(order_word(&orders[0]), "n1: CutoverReady([1]) a/primary");
+    assert!(w.ledger.relay(&abort()).is_none());
     assert!(w.call(ready(vec![0; 256 * 1024])).is_ok());
     assert_eq!(
         w.refused(ready(vec![0; 256 * 1024 + 1])).reason,
