@@ -84,6 +84,8 @@ impl Ledger {
         if let Some(config) = open.config {
             self.config = *config;
         }
+        // Also without new settings: those given at the making of this state are in no row yet.
+        out.config = true;
         out.meta = true;
         Ok(Reply::Done)
     }

@@ -15,6 +15,7 @@ use crate::order::{Order, WorkerOrder};
 pub(crate) struct Out {
     pub(crate) at: Wall,
     pub(crate) meta: bool,
+    pub(crate) config: bool,
     pub(crate) registered: Option<Registered>,
     pub(crate) orders: Vec<Order>,
     pub(crate) nodes: BTreeSet<NodeId>,
@@ -47,6 +48,7 @@ impl Out {
         Self {
             at,
             meta: false,
+            config: false,
             registered: None,
             orders: Vec::new(),
             nodes: BTreeSet::new(),

@@ -122,7 +122,7 @@ impl Ledger {
         })
     }
 
-    /// Instances on a node as clients see them: those that are not lost.
+    /// Instances on a node as clients see them.
     pub fn running_jobs_on(&self, node_id: &NodeId) -> Vec<RunningJob> {
         self.instances_on(node_id)
             .map(Instance::running_job)

@@ -249,6 +249,7 @@ impl Ledger {
             return;
         };
         let asked = instance.stop.filter(|stop| stop.order);
+        let grace_ms = asked.map_or(GRACE, |stop| stop.grace_ms);
         instance.state = InstanceState::Stopping;
         instance.ending = true;
         let (job_id, node_id) = (instance.key.job_id.clone(), instance.node_id.clone());
@@ -258,10 +259,14 @@ impl Ledger {
         }
         out.instances.insert(start_id.clone());
         out.job(&job_id);
-        match asked {
-            Some(stop) => out.orders.extend(self.stop_order(start_id, stop.grace_ms)),
-            None => stop_unknown(out, &node_id, instance_ref),
-        }
+        out.order(
+            &node_id,
+            WorkerOrder::Stop {
+                instance: instance_ref,
+                grace_ms,
+                reason: StopReason::UnknownJob,
+            },
+        );
         // Its job's delete no longer waits for it: the worker is told, and its start id remembered.
         self.remove_job_if_free(out, &job_id);
     }

@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Row, RowChange};
-use crate::config::Config;
 use crate::ledger::Ledger;
 use crate::out::Out;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
@@ -22,6 +21,7 @@ use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tomb
 const VERSION: u32 = 1;
 
 const META: &str = "meta";
+const CONFIG: &str = "config";
 const JOB: &str = "job";
 const HISTORY: &str = "history";
 const INSTANCE: &str = "instance";
@@ -94,7 +94,6 @@ struct Meta {
     epoch: String,
     seq: u64,
     next_request: u64,
-    config: Config,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -140,9 +139,11 @@ impl Ledger {
                 epoch: self.epoch.clone(),
                 seq: self.seq,
                 next_request: self.next_request,
-                config: self.config.clone(),
             };
             put(META, "ledger".to_owned(), Some(json(&meta)));
+        }
+        if out.config {
+            put(CONFIG, "ledger".to_owned(), Some(json(&self.config)));
         }
         for id in &out.jobs {
             put(JOB, id.to_string(), self.jobs.get(id).map(job_row));
@@ -238,8 +239,8 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 ledger.epoch = meta.epoch;
                 ledger.seq = meta.seq;
                 ledger.next_request = meta.next_request;
-                ledger.config = meta.config;
             }
+            CONFIG => ledger.config = read(&row)?,
             JOB => {
                 let job: JobRow = read(&row)?;
                 ledger.jobs.insert(JobId::new(&row.key), job_record(job));

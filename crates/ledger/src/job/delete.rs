@@ -45,7 +45,7 @@ impl Ledger {
         self.remove_job_if_free(out, job_id);
     }
 
-    /// Asks every live instance of a job to stop.
+    /// Asks every live instance of a job to stop; a lost one is stopped should its node return.
     pub(crate) fn stop_all(
         &mut self,
         out: &mut Out,
@@ -55,6 +55,21 @@ impl Ledger {
     ) {
         for start_id in self.live_of(job_id) {
             self.stop_instance(out, &start_id, reason, "", grace_ms, Fate::Asked);
+        }
+        let lost: Vec<StartId> = self
+            .jobs
+            .get(job_id)
+            .into_iter()
+            .flat_map(|record| &record.instances)
+            .filter(|id| {
+                self.instances
+                    .get(*id)
+                    .is_some_and(|instance| instance.state == InstanceState::Lost)
+            })
+            .cloned()
+            .collect();
+        for start_id in lost {
+            self.stop_lost(out, &start_id, grace_ms);
         }
     }
 

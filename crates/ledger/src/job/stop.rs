@@ -3,7 +3,7 @@
 use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::job::StopReason;
 use greenroom_types::node::{InstanceKey, InstanceState};
-use greenroom_types::{Millis, NodeId};
+use greenroom_types::{Millis, NodeId, StartId};
 
 use super::delete::GRACE;
 use crate::instance::Fate;
@@ -93,7 +93,8 @@ impl Ledger {
         Ok(Reply::Done)
     }
 
-    fn stop_lost(&mut self, out: &mut Out, start_id: &greenroom_types::StartId, grace: Millis) {
+    /// Remembers a stop for the day on which a lost instance's node returns.
+    pub(crate) fn stop_lost(&mut self, out: &mut Out, start_id: &StartId, grace: Millis) {
         let now = out.at;
         if let Some(instance) = self.instances.get_mut(start_id)
             && let Some(stop) = &mut instance.stop

@@ -518,6 +518,25 @@ fn an_update_in_the_middle_of_the_saga_revives() {
     w.start("b.0.runs", "n1");
 }
 
+// spec: BDL-09, MNODE-13
+#[test]
+fn a_lost_instance_of_changed_content_is_not_taken_back() {
+    let mut w = World::new();
+    w.node("n1");
+    create(&mut w, bundle("b", &["e"], 1));
+    let start = w.running("b.0.e", "n1");
+    w.link("n1", Link::Dropped);
+    w.link("n1", Link::GraceOver);
+    let mut next = bundle("b", &["e"], 1);
+    next.jobs[0].launch.services[0].command = "other".into();
+    update(&mut w, next);
+    assert_eq!(w.state("b.0.e"), Some(JobState::Pre));
+    w.hello("n1", vec![there("b.0.e", &start, InstanceState::Running)]);
+    assert!(w.last_orders()[0].starts_with("n1: stop b.0.e/primary 10000"));
+    assert_eq!(w.state("b.0.e"), Some(JobState::Pre));
+    assert_eq!(w.live("b.0.e", "primary"), None);
+}
+
 // spec: BDL-21
 #[test]
 fn a_bundle_is_shown_with_its_jobs() {

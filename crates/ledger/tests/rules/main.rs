@@ -8,5 +8,6 @@ mod jobs;
 mod keeper;
 mod nodes;
 mod relay;
+mod rows;
 mod slots;
 mod stream;
