@@ -535,7 +535,7 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // spec: JOB-15, HIST-02, HIST-04, EVT-04, EVT-05, EVT-08, STORE-02
+    // spec: JOB-15, HIST-02, HIST-04, EVT-04, EVT-08
     #[test]
     fn whatever_happens_the_invariants_hold(acts in prop::collection::vec(act(), 1..120)) {
         let mut run = Run::new();

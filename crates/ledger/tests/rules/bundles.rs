@@ -319,7 +319,7 @@ fn single(start: bool) -> Call {
     }
 }
 
-// spec: BDL-12, FAIL-03
+// spec: BDL-12
 #[test]
 fn a_dormant_job_is_woken_and_loses_its_verdict() {
     let mut w = World::new();

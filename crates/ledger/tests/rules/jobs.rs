@@ -10,7 +10,7 @@ use greenroom_types::job::{
 };
 use greenroom_types::node::InstanceState;
 
-// spec: JOB-01, API-05
+// spec: JOB-01
 #[test]
 fn a_new_job_is_stored_as_pre_and_told() {
     let mut w = World::new();
@@ -149,7 +149,7 @@ fn the_media_image_is_chosen_at_acceptance_and_kept() {
     assert_eq!(w.ledger.instance(&start).unwrap().media_image, "media:1");
 }
 
-// spec: JOB-06, HIST-06
+// spec: JOB-06
 #[test]
 fn an_update_replaces_the_definition_unless_the_hash_is_stale() {
     let mut w = World::new();
@@ -205,7 +205,7 @@ fn an_update_of_a_running_job_restarts_nothing_and_lists_what_waits() {
     );
 }
 
-// spec: JOB-08, JOB-27, FAIL-03
+// spec: JOB-08, JOB-27
 #[test]
 fn an_update_revives_a_failed_job_and_keeps_its_history() {
     let mut w = World::new();
@@ -542,7 +542,7 @@ fn a_verdict_ends_the_job_and_the_first_reason_stays() {
     assert_eq!(w.refused(unknown).reason, "unknown_job");
 }
 
-// spec: API-07, HARDM-03, HARDM-04
+// spec: API-07, HARDM-04
 #[test]
 fn a_repeated_request_id_answers_from_the_record() {
     let mut w = World::new();

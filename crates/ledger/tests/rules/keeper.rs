@@ -114,7 +114,7 @@ fn on_air() -> (Kept, StartId) {
     (k, start)
 }
 
-// spec: MNODE-11, MNODE-12, DECM-05
+// spec: MNODE-11, MNODE-12
 #[test]
 fn three_seconds_of_patience_and_thirty_more() {
     let (mut k, start) = on_air();
@@ -145,7 +145,7 @@ fn every_drop_has_its_own_grace() {
     }
 }
 
-// spec: CLUST-17
+// spec: MNODE-11
 #[test]
 fn after_a_restart_every_grace_begins_anew() {
     let (mut k, _) = on_air();
@@ -203,6 +203,47 @@ fn a_slot_is_dialled_for_a_minute_and_then_has_half_for_its_hello() {
         words.contains(&"stopping n1 InitialisationHealthPingTimeExceeded".to_owned()),
         "{words:?}"
     );
+}
+
+// spec: MNODE-06
+#[test]
+fn a_machine_has_five_minutes_for_each_step() {
+    let mut k = Kept::new(World::new());
+    k.call(crate::nodes::aws("c1"));
+    k.call(crate::nodes::aws("c2"));
+    k.pass(299_999);
+    k.w.finding("c2", crate::nodes::runs(""));
+    k.seen();
+    k.pass(1);
+    assert_eq!(k.node_state("c1"), Some(NodeState::Stopping));
+    k.pass(299_998);
+    assert_eq!(k.node_state("c2"), Some(NodeState::Starting));
+    k.pass(1);
+    assert_eq!(k.node_state("c2"), Some(NodeState::Stopping));
+    let words: Vec<_> = k.w.events.iter().map(event_word).collect();
+    assert!(words.contains(&"stopping c1 PendingTimeExceeded".to_owned()));
+    assert!(words.contains(&"stopping c2 StartupTimeExceeded".to_owned()));
+}
+
+#[test]
+fn what_was_proposed_in_vain_is_proposed_again() {
+    let (mut k, _) = on_air();
+    k.call(Call::CreateBundle(Box::new(bundle("b", &["e"], 1))));
+    k.call(Call::SetBundleStopTime {
+        bundle_id: "b".into(),
+        stop_at: Some(ZERO.plus(3_000)),
+    });
+    k.link("n1", Link::Dropped);
+    for _ in 0..3 {
+        let Some(Mono(due)) = k.keeper.next_deadline() else {
+            panic!("nothing is waited for");
+        };
+        k.wall += i64::try_from(due - k.mono).unwrap();
+        k.mono = due;
+        let proposed = k.keeper.due(k.now(), &k.w.ledger).commands;
+        assert_eq!(proposed.len(), 2, "{proposed:?}");
+        // Nothing comes of the proposals: they are lost with their primary.
+    }
 }
 
 // spec: MNODE-18

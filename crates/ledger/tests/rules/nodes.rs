@@ -21,7 +21,7 @@ pub(crate) fn aws(id: &str) -> Call {
     }))
 }
 
-fn runs(zone: &str) -> Finding {
+pub(crate) fn runs(zone: &str) -> Finding {
     Finding::Running {
         running: RunningNodeMetadata {
             provider_id: "i-1".into(),
@@ -380,7 +380,7 @@ fn what_a_worker_no_longer_has_failed() {
     );
 }
 
-// spec: MNODE-13, JOB-34, WORK-60
+// spec: MNODE-13, JOB-34
 #[test]
 fn reports_under_way_are_heard_before_anything_counts_as_missing() {
     let mut w = World::new();
@@ -461,7 +461,7 @@ fn a_terminal_job_is_stopped_where_it_comes_back() {
     assert_eq!(w.state("a"), Some(JobState::Post));
 }
 
-// spec: MNODE-16
+// spec: MNODE-13
 #[test]
 fn the_start_that_the_record_holds_wins_over_the_same_key_elsewhere() {
     let mut w = World::new();

@@ -36,7 +36,7 @@ fn a_slot_has_its_name_as_id_unless_that_is_taken() {
     assert!(slots.iter().all(|slot| !slot.active && !slot.token_used));
 }
 
-// spec: LOCAL-03, LOCAL-05, LOCAL-06, LOCAL-08, HARDM-12, HARDM-13, HARDM-14
+// spec: LOCAL-05, LOCAL-06, LOCAL-08, HARDM-13, HARDM-14
 #[test]
 fn a_token_opens_its_slot_for_one_machine() {
     let mut w = World::new();
