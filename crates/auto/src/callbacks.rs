@@ -204,6 +204,11 @@ pub trait Callbacks: Send + Sync + 'static {
     ) -> CallbackResult {
         Ok(())
     }
+
+    /// A callback that has no method of its own here.
+    fn on_other(&self, callback: &Callback) -> CallbackResult {
+        Ok(())
+    }
 }
 
 /// No callbacks: errors are logged, the rest is silent.
@@ -237,6 +242,11 @@ pub const fn callback_name(callback: &Callback) -> &'static str {
         Callback::OnPlacementDecision(_) => "onPlacementDecision",
         Callback::OnPlacementFailed { .. } => "onPlacementFailed",
         Callback::OnResilienceDegraded { .. } => "onResilienceDegraded",
+        #[allow(
+            unreachable_patterns,
+            reason = "the policy may know more callbacks than this file"
+        )]
+        _ => "anotherCallback",
     }
 }
 
@@ -316,5 +326,10 @@ fn dispatch<C: Callbacks + ?Sized>(to: &C, callback: &Callback) -> CallbackResul
             violated,
             *interruptible_primary,
         ),
+        #[allow(
+            unreachable_patterns,
+            reason = "the policy may know more callbacks than this file"
+        )]
+        other => to.on_other(other),
     }
 }
