@@ -47,11 +47,23 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
         return findings.list;
     }
     for (job, wanted) in &expect.jobs {
-        check_job(world, job, wanted, &format!("{path}.jobs.{job}"), &mut findings);
+        check_job(
+            world,
+            job,
+            wanted,
+            &format!("{path}.jobs.{job}"),
+            &mut findings,
+        );
     }
     check_pairs(world, expect, path, &mut findings);
     for (node, wanted) in &expect.nodes {
-        check_node(world, node, wanted, &format!("{path}.nodes.{node}"), &mut findings);
+        check_node(
+            world,
+            node,
+            wanted,
+            &format!("{path}.nodes.{node}"),
+            &mut findings,
+        );
     }
     for (index, wanted) in expect.node_count.iter().enumerate() {
         let path = match expect.node_count.len() {
@@ -59,7 +71,12 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
             _ => format!("{path}.nodeCount[{index}]"),
         };
         let found = count_nodes(world, wanted);
-        findings.compare(&format!("{path}.n"), Some(wanted.n), found, usize::to_string);
+        findings.compare(
+            &format!("{path}.n"),
+            Some(wanted.n),
+            found,
+            usize::to_string,
+        );
     }
     if let Some(wanted) = &expect.calls {
         happened::calls(world, wanted, &format!("{path}.calls"), &mut findings);
@@ -80,6 +97,7 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
         decided::admission(world, wanted, &format!("{path}.admission"), &mut findings);
     }
     check_pending(world, expect, path, &mut findings);
+    check_spares(world, expect, &format!("{path}.spares"), &mut findings);
     if let (Some(wanted), Some(policy)) = (&expect.bundle, &world.policy) {
         let broken = policy.is_bundle_broken(&wanted.id);
         let path = format!("{path}.bundle.broken");
@@ -191,11 +209,26 @@ fn check_job(
             findings.add(&format!("{path}.state"), state.name().to_owned(), found);
         }
     }
-    findings.compare_node(world, &format!("{path}.node"), wanted.node.as_ref(), node_id);
+    findings.compare_node(
+        world,
+        &format!("{path}.node"),
+        wanted.node.as_ref(),
+        node_id,
+    );
     let view = node_id.and_then(|node_id| view(world, node_id));
     let (tier, pool) = view.map_or((None, None), |view| (view.tier, view.pool));
-    findings.compare_found(&format!("{path}.tier"), wanted.tier.clone(), tier, ToString::to_string);
-    findings.compare_found(&format!("{path}.pool"), wanted.pool.clone(), pool, ToString::to_string);
+    findings.compare_found(
+        &format!("{path}.tier"),
+        wanted.tier.clone(),
+        tier,
+        ToString::to_string,
+    );
+    findings.compare_found(
+        &format!("{path}.pool"),
+        wanted.pool.clone(),
+        pool,
+        ToString::to_string,
+    );
     let Some(policy) = policy(world) else { return };
     let gpu = policy
         .placement_for_job(&job.job_id())
@@ -203,7 +236,12 @@ fn check_job(
     findings.compare_found(&format!("{path}.gpu"), wanted.gpu, gpu, u32::to_string);
     let restarts = policy.restart_count(world.now(), &job.job_id());
     let restarts = u32::try_from(restarts).unwrap_or(u32::MAX);
-    findings.compare(&format!("{path}.restarts"), wanted.restarts, restarts, u32::to_string);
+    findings.compare(
+        &format!("{path}.restarts"),
+        wanted.restarts,
+        restarts,
+        u32::to_string,
+    );
 }
 
 /// Where a job stands; in words where no state of the format fits.
@@ -253,15 +291,27 @@ fn check_pairs(world: &World, expect: &Expect, path: &str, findings: &mut Findin
         Some(pool.tier(view.tier?.as_str())?.kind)
     };
     let node = |job: &JobPath| node_of(world, job).cloned();
-    pairs(&expect.same_node, &format!("{path}.sameNode"), "one node", findings, |a, b| {
-        let (a, b) = (node(a), node(b));
-        (a.is_some() && a == b, names(world, a, b))
-    });
+    pairs(
+        &expect.same_node,
+        &format!("{path}.sameNode"),
+        "one node",
+        findings,
+        |a, b| {
+            let (a, b) = (node(a), node(b));
+            (a.is_some() && a == b, names(world, a, b))
+        },
+    );
     let key = format!("{path}.differentNode");
-    pairs(&expect.different_node, &key, "two nodes", findings, |a, b| {
-        let (a, b) = (node(a), node(b));
-        (a.is_some() && b.is_some() && a != b, names(world, a, b))
-    });
+    pairs(
+        &expect.different_node,
+        &key,
+        "two nodes",
+        findings,
+        |a, b| {
+            let (a, b) = (node(a), node(b));
+            (a.is_some() && b.is_some() && a != b, names(world, a, b))
+        },
+    );
     let key = format!("{path}.differentAz");
     pairs(&expect.different_az, &key, "two zones", findings, |a, b| {
         let (a, b) = (az(a), az(b));
@@ -271,14 +321,21 @@ fn check_pairs(world: &World, expect: &Expect, path: &str, findings: &mut Findin
         )
     });
     let key = format!("{path}.differentCloud");
-    pairs(&expect.different_cloud, &key, "two clouds", findings, |a, b| {
-        let (a, b) = (cloud(a), cloud(b));
-        let shown = |kind: Option<TierKind>| or_none(kind.map(|kind| crate::format::code(&kind)));
-        (
-            a.is_some() && b.is_some() && a != b,
-            format!("{} and {}", shown(a), shown(b)),
-        )
-    });
+    pairs(
+        &expect.different_cloud,
+        &key,
+        "two clouds",
+        findings,
+        |a, b| {
+            let (a, b) = (cloud(a), cloud(b));
+            let shown =
+                |kind: Option<TierKind>| or_none(kind.map(|kind| crate::format::code(&kind)));
+            (
+                a.is_some() && b.is_some() && a != b,
+                format!("{} and {}", shown(a), shown(b)),
+            )
+        },
+    );
 }
 
 fn pairs(
@@ -317,7 +374,11 @@ fn check_node(
 ) {
     let Some(node_id) = world.resolve(node) else {
         if wanted.state != Some(NodeStanding::Gone) {
-            findings.add(path, "a node".into(), format!("{node} stands for no node now"));
+            findings.add(
+                path,
+                "a node".into(),
+                format!("{node} stands for no node now"),
+            );
         }
         return;
     };
@@ -332,9 +393,19 @@ fn check_node(
         || policy
             .inventory(&node_id)
             .is_some_and(|inventory| inventory.cordoned);
-    findings.compare(&format!("{path}.cordoned"), wanted.cordoned, cordoned, bool::to_string);
+    findings.compare(
+        &format!("{path}.cordoned"),
+        wanted.cordoned,
+        cordoned,
+        bool::to_string,
+    );
     let spare = policy.is_unconsumed_spare(&node_id);
-    findings.compare(&format!("{path}.spare"), wanted.spare, spare, bool::to_string);
+    findings.compare(
+        &format!("{path}.spare"),
+        wanted.spare,
+        spare,
+        bool::to_string,
+    );
     if let Some(jobs) = &wanted.jobs {
         let mut wanted: Vec<String> = jobs.iter().map(ToString::to_string).collect();
         let mut found: Vec<String> = view
@@ -350,7 +421,12 @@ fn check_node(
     for (key, value) in &wanted.tags {
         let found = view.as_ref().and_then(|view| view.tags.get(key)).cloned();
         let show = |value: &Option<String>| or_none(value.clone());
-        findings.compare(&format!("{path}.tags.{key}"), Some(value.clone()), found, show);
+        findings.compare(
+            &format!("{path}.tags.{key}"),
+            Some(value.clone()),
+            found,
+            show,
+        );
     }
 }
 
@@ -393,6 +469,26 @@ fn check_metrics(world: &World, expect: &Expect, path: &str, findings: &mut Find
                 }
             }
         }
+    }
+}
+
+fn check_spares(world: &World, expect: &Expect, path: &str, findings: &mut Findings) {
+    let (Some(wanted), Some(policy)) = (&expect.spares, policy(world)) else {
+        return;
+    };
+    let count = policy.spare_count(&wanted.pool);
+    let target = policy
+        .settings()
+        .hot_spares
+        .iter()
+        .find(|entry| entry.pool == wanted.pool)
+        .map_or(0, |entry| entry.target_count as usize);
+    for (key, wanted, found) in [
+        ("live", wanted.live, count.live),
+        ("pending", wanted.pending, count.pending),
+        ("target", wanted.target, target),
+    ] {
+        findings.compare(&format!("{path}.{key}"), wanted, found, usize::to_string);
     }
 }
 

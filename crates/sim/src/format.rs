@@ -32,6 +32,9 @@ const VERSION: u64 = 1;
 /// What stands for the address of the Manager, which a scenario leaves out.
 const URL: &str = "scenario:1";
 
+/// Characters of a step that are shown in a trace.
+const TITLE: usize = 80;
+
 /// A scenario, ready to be played.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -74,6 +77,8 @@ pub struct Step {
     pub at: u64,
     /// What.
     pub deed: Deed,
+    /// The deed in the words of the file, cut to one short line.
+    pub title: String,
     /// The refusal that an operator action must meet.
     pub refused: Option<String>,
     /// What a hold or a release is confined to.
@@ -115,7 +120,10 @@ impl Scenario {
         let [tree] = &trees[..] else {
             return Err(fault(Fault::new(
                 "",
-                format!("the file holds {} documents; a scenario is one", trees.len()),
+                format!(
+                    "the file holds {} documents; a scenario is one",
+                    trees.len()
+                ),
             )));
         };
         read_tree(tree).map_err(fault)
@@ -340,6 +348,7 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
             return Err(Fault::new(format!("{path}.{second}"), message));
         }
     };
+    let title = deeds.first().map(|key| title(key, &keys[*key]));
     let refused: Option<String> = optional_at(keys, "refused", path)?;
     if refused.is_some() && !matches!(&deed, Deed::Act(action) if action.is_operator()) {
         return Err(Fault::new(
@@ -357,9 +366,26 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
     Ok(Step {
         at,
         deed,
+        title: title.unwrap_or_default(),
         refused,
         only,
     })
+}
+
+/// A step in one line: an expectation by its keys, anything else as it is written.
+fn title(key: &str, value: &Value) -> String {
+    let words = match value {
+        Value::Object(fields) if key == "expect" => {
+            let keys: Vec<&str> = fields.keys().map(String::as_str).collect();
+            keys.join(", ")
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string().replace('"', ""),
+    };
+    match words.char_indices().nth(TITLE) {
+        Some((at, _)) => format!("{key} {}...", &words[..at]),
+        None => format!("{key} {words}"),
+    }
 }
 
 fn read_action(key: &str, value: &Value, path: &str, start: Wall) -> Result<Action, Fault> {

@@ -84,7 +84,11 @@ impl World {
         }
         for (role, starts) in live {
             if starts.len() > 1 {
-                let text = format!("{} has {} live instances as {role}", log::job(job_id), starts.len());
+                let text = format!(
+                    "{} has {} live instances as {role}",
+                    log::job(job_id),
+                    starts.len()
+                );
                 self.violated(text);
             }
         }
@@ -136,13 +140,19 @@ impl World {
         let Some(worker) = self.workers.get(node_id) else {
             return;
         };
-        let known = self.ledger.node(node_id).and_then(|node| node.inventory.clone());
+        let known = self
+            .ledger
+            .node(node_id)
+            .and_then(|node| node.inventory.clone());
         let Some(known) = known else { return };
         let declared = self.declared_capacity(node_id).unwrap_or(0.0);
         let cap = known.utilization_cap;
         let room = (known.total_capacity * cap).max(declared);
         let here: Vec<&WorkerJob> = worker.room_takers().collect();
-        let taken: f64 = here.iter().map(|it| it.requirements.required_capacity).sum();
+        let taken: f64 = here
+            .iter()
+            .map(|it| it.requirements.required_capacity)
+            .sum();
         let wanted = job.requirements.required_capacity;
         let mut texts = Vec::new();
         if wanted > 0.0 && taken + wanted > room + SHARE_TOLERANCE {
@@ -199,8 +209,9 @@ impl World {
         else {
             return true;
         };
-        let exclusive =
-            |bundle: &Bundle, name: &JobName| bundle.job(name.as_str()).is_some_and(|job| job.exclusive);
+        let exclusive = |bundle: &Bundle, name: &JobName| {
+            bundle.job(name.as_str()).is_some_and(|job| job.exclusive)
+        };
         if !exclusive(&bundle_a, &a.2) && !exclusive(&bundle_b, &b.2) {
             return true;
         }
@@ -227,9 +238,9 @@ fn in_one_group(bundle: &Bundle, from: &JobName, to: &JobName) -> bool {
         next += 1;
         for job in &bundle.jobs {
             let free = |name: &JobName| {
-                bundle
-                    .job(name.as_str())
-                    .is_some_and(|job| job.co_locate_with.is_empty() && job.separate_from.is_empty())
+                bundle.job(name.as_str()).is_some_and(|job| {
+                    job.co_locate_with.is_empty() && job.separate_from.is_empty()
+                })
             };
             let tied = job.co_locate_with.contains(&name)
                 || bundle

@@ -5,9 +5,9 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use greenroom_policy::event::CallFailure;
-use greenroom_policy::effect::{PlacementInfo, PlacementKind};
 use greenroom_policy::Callback;
+use greenroom_policy::effect::{PlacementInfo, PlacementKind};
+use greenroom_policy::event::CallFailure;
 use greenroom_types::call::Call;
 use greenroom_types::job::{HistoryKind, JobWithHistory};
 use greenroom_types::stream::StreamEvent;
@@ -91,7 +91,7 @@ impl Log {
     }
 
     /// A step begins.
-    pub(crate) fn step(&mut self, index: usize, text: String) {
+    pub(crate) fn step(&mut self, index: usize, text: &str) {
         self.add("step", "step", format!("{index}: {text}"), || json!(index));
     }
 
@@ -229,7 +229,10 @@ fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) 
         StreamEvent::JobOutOfWindow(view) => ("jobOutOfWindow", job(&view.job.job_id)),
         StreamEvent::NodeStarting { metadata, phase } => {
             let phase = phase.map(|phase| code(&phase)).unwrap_or_default();
-            ("nodeStarting", format!("{} {phase}", node(&metadata.node_id)))
+            (
+                "nodeStarting",
+                format!("{} {phase}", node(&metadata.node_id)),
+            )
         }
         StreamEvent::NodeStarted { metadata, .. } => ("nodeStarted", node(&metadata.node_id)),
         StreamEvent::NodeStopping {

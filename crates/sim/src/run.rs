@@ -4,7 +4,6 @@ use greenroom_manifest::{Locations, Problem};
 use greenroom_types::Mono;
 
 use crate::expect::{self, Mismatch};
-use crate::format::action::Action;
 use crate::format::expect::Expect;
 use crate::format::{Deed, Scenario, SettingsCase, Step};
 use crate::log::{Keep, Log};
@@ -93,7 +92,10 @@ pub fn play(scenario: &Scenario, options: Options) -> Run {
             let log = Log::new(options.keep);
             let memory = memory(scenario, options);
             match World::new(scenario, settings, memory, log) {
-                Err(stuck) => (fail(None, Mono(0), vec![halt("", &stuck)], Vec::new()), Vec::new()),
+                Err(stuck) => (
+                    fail(None, Mono(0), vec![halt("", &stuck)], Vec::new()),
+                    Vec::new(),
+                ),
                 Ok(mut world) => {
                     let outcome = play_in(&mut world, scenario);
                     (outcome, world.log.into_lines())
@@ -135,13 +137,10 @@ fn play_step(world: &mut World, index: usize, step: &Step) -> Result<(), Vec<Mis
     let path = format!("steps[{index}]");
     let stopped = |stuck: Stuck| vec![halt(&path, &stuck)];
     world.advance(Mono(step.at)).map_err(stopped)?;
+    world.log.step(index, &step.title);
     match &step.deed {
-        Deed::Expect(wanted) => {
-            world.log.step(index, "expect".to_owned());
-            check_step(world, wanted, &path)
-        }
+        Deed::Expect(wanted) => check_step(world, wanted, &path),
         Deed::Act(action) => {
-            world.log.step(index, action.describe());
             let refused = world.act(step, action).map_err(stopped)?;
             judge_refusal(step, refused, &path)
         }
@@ -283,16 +282,5 @@ impl std::fmt::Display for Failure {
             }
         }
         Ok(())
-    }
-}
-
-impl Action {
-    /// The step in a few words, for a trace.
-    fn describe(&self) -> String {
-        let text = format!("{self:?}");
-        match text.char_indices().nth(100) {
-            Some((at, _)) => format!("{}...", &text[..at]),
-            None => text,
-        }
     }
 }

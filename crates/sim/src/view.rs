@@ -107,7 +107,10 @@ mod tests {
             )
         );
         let end = Call::TerminateNode("n1".into());
-        assert_eq!(of_call(&end), ("terminateNode".to_owned(), json!({"nodeId": "n1"})));
+        assert_eq!(
+            of_call(&end),
+            ("terminateNode".to_owned(), json!({"nodeId": "n1"}))
+        );
         let verdict = Call::MarkJobFailed {
             job_id: "a.0.e".into(),
             reason: "x".into(),
@@ -122,6 +125,9 @@ mod tests {
             clear_stop_time: false,
         };
         let (name, fields) = of_call(&update);
-        assert_eq!((name.as_str(), &fields["state"]), ("updateBundle", &json!("live")));
+        assert_eq!(
+            (name.as_str(), &fields["state"]),
+            ("updateBundle", &json!("live"))
+        );
     }
 }

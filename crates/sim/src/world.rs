@@ -214,10 +214,7 @@ impl World {
             .as_ref()
             .and_then(Policy::next_deadline)
             .map(|deadline| (deadline.at, Source::Policy));
-        let keeper = self
-            .keeper
-            .next_deadline()
-            .map(|at| (at, Source::Keeper));
+        let keeper = self.keeper.next_deadline().map(|at| (at, Source::Keeper));
         let window = self
             .subscriber
             .as_ref()

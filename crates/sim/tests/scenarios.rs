@@ -46,7 +46,11 @@ fn the_same_run_twice_gives_the_same_bytes() {
                 (run.report(), run.lines)
             };
             let (first, second) = (run(), run());
-            assert!(!first.1.is_empty() || !text.contains("steps:"), "{}", name(&path));
+            assert!(
+                !first.1.is_empty() || !text.contains("steps:"),
+                "{}",
+                name(&path)
+            );
             assert_eq!(first, second, "{}", name(&path));
         }
     }

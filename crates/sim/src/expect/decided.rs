@@ -12,11 +12,20 @@ use crate::world::{Answer, World};
 
 pub(super) fn trace(world: &World, wanted: &TraceExpect, path: &str, findings: &mut Findings) {
     let Some(decision) = world.decisions.get(&wanted.job.job_id()) else {
-        findings.add(path, format!("a decision about {}", wanted.job), "none was made".into());
+        findings.add(
+            path,
+            format!("a decision about {}", wanted.job),
+            "none was made".into(),
+        );
         return;
     };
     let chosen = format!("{path}.chosen");
-    findings.compare_node(world, &chosen, wanted.chosen.as_ref(), decision.node_id.as_ref());
+    findings.compare_node(
+        world,
+        &chosen,
+        wanted.chosen.as_ref(),
+        decision.node_id.as_ref(),
+    );
     let Some(attempts) = &wanted.attempts else {
         return;
     };
@@ -59,11 +68,20 @@ fn check_attempt(
         ToString::to_string,
     );
     let outcome = code(&found.outcome);
-    findings.compare(&format!("{path}.outcome"), wanted.outcome.clone(), outcome, Clone::clone);
+    findings.compare(
+        &format!("{path}.outcome"),
+        wanted.outcome.clone(),
+        outcome,
+        Clone::clone,
+    );
     for (node, reason) in &wanted.filtered {
         let path = format!("{path}.filtered.{node}");
         let Some(node_id) = world.resolve(node) else {
-            findings.add(&path, reason.clone(), format!("{node} stands for no node now"));
+            findings.add(
+                &path,
+                reason.clone(),
+                format!("{node} stands for no node now"),
+            );
             continue;
         };
         let why = found
@@ -112,16 +130,29 @@ pub(super) fn dry_run(world: &World, wanted: &DryRunExpect, path: &str, findings
     };
     let (kind, node, tier, shape) = match &run.decision {
         Decision::Place { node, tier, .. } => ("place", Some(node), Some(tier), None),
-        Decision::Provision { tier, shape, .. } => {
-            ("provision", None, Some(tier), Some(shape.instance_type.clone()))
-        }
+        Decision::Provision { tier, shape, .. } => (
+            "provision",
+            None,
+            Some(tier),
+            Some(shape.instance_type.clone()),
+        ),
         Decision::Failure { .. } => ("failure", None, None, None),
     };
     let expected = Some(wanted.kind.clone());
-    findings.compare(&format!("{path}.kind"), expected, kind.to_owned(), Clone::clone);
+    findings.compare(
+        &format!("{path}.kind"),
+        expected,
+        kind.to_owned(),
+        Clone::clone,
+    );
     findings.compare_node(world, &format!("{path}.node"), wanted.node.as_ref(), node);
     let tier = tier.cloned();
-    findings.compare_found(&format!("{path}.tier"), wanted.tier.clone(), tier, ToString::to_string);
+    findings.compare_found(
+        &format!("{path}.tier"),
+        wanted.tier.clone(),
+        tier,
+        ToString::to_string,
+    );
     let path = format!("{path}.instanceType");
     findings.compare_found(&path, wanted.instance_type.clone(), shape, Clone::clone);
 }
@@ -145,7 +176,12 @@ pub(super) fn admission(
         } => ("noCapacity", findings, &unplaceable[..]),
     };
     let expected = Some(wanted.kind.clone());
-    findings.compare(&format!("{path}.kind"), expected, kind.to_owned(), Clone::clone);
+    findings.compare(
+        &format!("{path}.kind"),
+        expected,
+        kind.to_owned(),
+        Clone::clone,
+    );
     let places: Vec<String> = unplaceable
         .iter()
         .map(|job| format!("{}/{}", job.replica_index, job.job_name))
@@ -155,16 +191,30 @@ pub(super) fn admission(
         list.iter().map(name).collect()
     };
     let unplaceable = wanted.unplaceable.as_deref().map(names);
-    any_order(&format!("{path}.unplaceable"), unplaceable, places, findings);
+    any_order(
+        &format!("{path}.unplaceable"),
+        unplaceable,
+        places,
+        findings,
+    );
     let codes = |list: &[greenroom_placement::Finding]| -> Vec<String> {
         list.iter().map(|finding| code(&finding.code)).collect()
     };
     let errors = codes(&found.errors);
-    any_order(&format!("{path}.errors"), wanted.errors.clone(), errors, findings);
+    any_order(
+        &format!("{path}.errors"),
+        wanted.errors.clone(),
+        errors,
+        findings,
+    );
     let warnings = codes(&found.warnings);
-    any_order(&format!("{path}.warnings"), wanted.warnings.clone(), warnings, findings);
+    any_order(
+        &format!("{path}.warnings"),
+        wanted.warnings.clone(),
+        warnings,
+        findings,
+    );
 }
-
 
 fn any_order(
     path: &str,

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::value::{named, subset};
 use super::Findings;
+use super::value::{named, subset};
 use crate::format::expect::{Happened, Happening};
 use crate::view;
 use crate::world::World;
@@ -17,12 +17,7 @@ pub(super) fn calls(world: &mut World, wanted: &Happened, path: &str, findings: 
     check(world, wanted, &seen, path, findings);
 }
 
-pub(super) fn callbacks(
-    world: &mut World,
-    wanted: &Happened,
-    path: &str,
-    findings: &mut Findings,
-) {
+pub(super) fn callbacks(world: &mut World, wanted: &Happened, path: &str, findings: &mut Findings) {
     let callbacks = std::mem::take(&mut world.callbacks);
     let names: Vec<&str> = wanted.list.iter().map(|item| item.name.as_str()).collect();
     let seen: Vec<(String, Value)> = callbacks
@@ -45,7 +40,10 @@ fn check(
         return;
     }
     for (index, item) in wanted.list.iter().enumerate() {
-        let count = seen.iter().filter(|seen| matches(world, item, seen)).count();
+        let count = seen
+            .iter()
+            .filter(|seen| matches(world, item, seen))
+            .count();
         if count != item.times {
             let expected = format!("{} times {}", item.times, show(item));
             let found = format!("{count} times; {}", others(world, item, seen));
@@ -65,7 +63,9 @@ fn in_order(
     let mut at = 0;
     for (index, item) in wanted.list.iter().enumerate() {
         for _ in 0..item.times {
-            let found = seen[at..].iter().position(|seen| matches(world, item, seen));
+            let found = seen[at..]
+                .iter()
+                .position(|seen| matches(world, item, seen));
             let Some(found) = found else {
                 let before = match index.checked_sub(1) {
                     None => "at all".to_owned(),
@@ -120,7 +120,10 @@ fn asked_for(item: &Happening, fields: &Value) -> Value {
         return fields.clone();
     };
     let wanted = |key: &String| match item.fields.is_empty() {
-        true => matches!(key.as_str(), "jobId" | "nodeId" | "bundleId" | "reason" | "code"),
+        true => matches!(
+            key.as_str(),
+            "jobId" | "nodeId" | "bundleId" | "reason" | "code"
+        ),
         false => item.fields.contains_key(key),
     };
     fields

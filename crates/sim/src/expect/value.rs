@@ -59,7 +59,9 @@ fn stands_for(world: &World, name: &str, id: &str) -> bool {
     }
     match name.parse::<NodeRef>() {
         Ok(NodeRef::Id(_)) | Err(_) => false,
-        Ok(node) => world.resolve(&node).is_some_and(|found| found.as_str() == id),
+        Ok(node) => world
+            .resolve(&node)
+            .is_some_and(|found| found.as_str() == id),
     }
 }
 

@@ -15,7 +15,11 @@ use super::span::{Instant, Signed, Span};
 
 /// What one step does.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+#[serde(
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
 pub enum Action {
     /// Operator: submit a bundle.
     CreateBundle(Box<Bundle>),
@@ -91,8 +95,20 @@ pub enum Action {
     },
     /// Operator: replace the list of spares.
     UpdateHotSpares(Vec<Value>),
-    /// Operator: change one spare.
-    UpdateHotSpareNode(Value),
+    /// Operator: change one spare; what is not given stays.
+    UpdateHotSpareNode {
+        /// The spare.
+        node: NodeRef,
+        /// Templates whose images it is to hold.
+        #[serde(default)]
+        warm_for: Option<Vec<TemplateName>>,
+        /// Templates that it attracts.
+        #[serde(default)]
+        reserved_for: Option<Vec<TemplateName>>,
+        /// Refuses all others.
+        #[serde(default)]
+        exclusive: Option<bool>,
+    },
     /// Operator: replace image lists.
     SetTemplateImages(BTreeMap<TemplateName, Vec<String>>),
     /// Operator: ask where a job would go.
@@ -396,7 +412,7 @@ impl Action {
                 | Self::Migrate { .. }
                 | Self::AbortMigration { .. }
                 | Self::UpdateHotSpares(_)
-                | Self::UpdateHotSpareNode(_)
+                | Self::UpdateHotSpareNode { .. }
                 | Self::SetTemplateImages(_)
                 | Self::DryRun(_)
                 | Self::Admit(_)
@@ -413,8 +429,6 @@ impl Action {
             Self::Interrupt { .. } | Self::Notice { .. } => Some("handleNodeInterruption"),
             Self::Migrate { .. } | Self::Signal { .. } => Some("migrateJob"),
             Self::AbortMigration { .. } => Some("abortMigration"),
-            Self::UpdateHotSpares(_) => Some("updateHotSpareSpecs"),
-            Self::UpdateHotSpareNode(_) => Some("updateHotSpareNode"),
             Self::ImagePulled { .. } => Some("prefetchImages"),
             _ => None,
         }

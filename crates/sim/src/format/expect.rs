@@ -266,13 +266,13 @@ pub struct SparesExpect {
     pub pool: PoolName,
     /// Ready ones.
     #[serde(default)]
-    pub live: Option<u32>,
+    pub live: Option<usize>,
     /// Asked for.
     #[serde(default)]
-    pub pending: Option<u32>,
+    pub pending: Option<usize>,
     /// Wanted.
     #[serde(default)]
-    pub target: Option<u32>,
+    pub target: Option<usize>,
 }
 
 /// A bundle.
@@ -313,9 +313,6 @@ impl Expect {
         }
         if self.migration.is_some() {
             return Some(("migration", "migrationForJob"));
-        }
-        if self.spares.is_some() {
-            return Some(("spares", "the spare reconciler"));
         }
         None
     }
@@ -407,7 +404,11 @@ impl Happened {
                 let all: Vec<&str> = known.now.iter().chain(known.later).copied().collect();
                 Some((
                     index,
-                    format!("there is no {} {name:?}; there are {}", known.kind, all.join(", ")),
+                    format!(
+                        "there is no {} {name:?}; there are {}",
+                        known.kind,
+                        all.join(", ")
+                    ),
                 ))
             }
         })

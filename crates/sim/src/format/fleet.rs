@@ -225,8 +225,8 @@ impl<'de> Deserialize<'de> for ManagerTimes {
             Some(value) => serde_json::from_value(value)
                 .map_err(|error| de::Error::custom(format_args!("silenceMs: {error}")))?,
         };
-        let keeper =
-            KeeperSettings::deserialize(serde_json::Value::Object(keys)).map_err(de::Error::custom)?;
+        let keeper = KeeperSettings::deserialize(serde_json::Value::Object(keys))
+            .map_err(de::Error::custom)?;
         Ok(Self { silence, keeper })
     }
 }
@@ -298,10 +298,16 @@ mod tests {
         let world: WorldSpec = serde_json::from_str("{}").unwrap();
         assert_eq!(world.start.to_string(), "2026-01-01T00:00:00Z");
         assert_eq!((world.seed, world.boot_time), (1, Span(30_000)));
-        assert_eq!((world.start_time, world.stop_time), (Span(1_000), Span(500)));
+        assert_eq!(
+            (world.start_time, world.stop_time),
+            (Span(1_000), Span(500))
+        );
         assert_eq!(world.prepare_time, Span(1_000));
         assert_eq!(world.start_prepared_time, Span(200));
-        assert_eq!((world.terminate_time, world.pull_time), (Span(2_000), Span(5_000)));
+        assert_eq!(
+            (world.terminate_time, world.pull_time),
+            (Span(2_000), Span(5_000))
+        );
         assert_eq!(world.migration.state, Span(50));
         assert_eq!(world.migration.ready, Span(200));
         assert_eq!(world.migration.stop_output, Span(100));

@@ -204,7 +204,14 @@ mod tests {
         assert_eq!(path.job_id().as_str(), "chan.1.0.encode");
         assert_eq!(JobPath::of_job_id("chan.1.0.encode"), Some(path.clone()));
         assert_eq!(path.to_string(), "chan.1/0/encode");
-        for bad in ["chan", "chan/0", "chan/2/e", "chan/0/e/f", "Chan/0/e", "c/0/"] {
+        for bad in [
+            "chan",
+            "chan/0",
+            "chan/2/e",
+            "chan/0/e/f",
+            "Chan/0/e",
+            "c/0/",
+        ] {
             assert!(bad.parse::<JobPath>().is_err(), "{bad}");
         }
         assert_eq!(JobPath::of_job_id("plain-job"), None);
@@ -215,7 +222,14 @@ mod tests {
         for text in ["n1", "@a/0/e", "@spare/live/1", "@tier/live/cloud/2"] {
             assert_eq!(text.parse::<NodeRef>().unwrap().to_string(), text);
         }
-        for bad in ["", "a b", "@a", "@tier/live/cloud/0", "@tier/live/1", "@spare/live/x/1"] {
+        for bad in [
+            "",
+            "a b",
+            "@a",
+            "@tier/live/cloud/0",
+            "@tier/live/1",
+            "@spare/live/x/1",
+        ] {
             assert!(bad.parse::<NodeRef>().is_err(), "{bad}");
         }
     }

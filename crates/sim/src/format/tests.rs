@@ -28,24 +28,39 @@ fn only_version_settings_and_steps_are_required() {
     }
     let all = "scenario: 1\nname: n\ndescription: d\nspec: [SCEN-01]\nsettings: {}\nworld: {}\nnodes: []\nbundles: []\nsteps: []\n";
     let all = Scenario::read("s.yaml", all).unwrap();
-    assert_eq!((all.name.as_str(), &all.spec[..]), ("n", &["SCEN-01".to_owned()][..]));
-    assert!(fault("scenario: 2\nsettings: {}\nsteps: []\n").contains("s.yaml:1:1: scenario: 2 is no version"));
+    assert_eq!(
+        (all.name.as_str(), &all.spec[..]),
+        ("n", &["SCEN-01".to_owned()][..])
+    );
+    assert!(
+        fault("scenario: 2\nsettings: {}\nsteps: []\n")
+            .contains("s.yaml:1:1: scenario: 2 is no version")
+    );
     let extra = fault("scenario: 1\nsettings: {}\nsteps: []\nstepz: []\n");
-    assert!(extra.starts_with("s.yaml:4:1: stepz: unknown key"), "{extra}");
+    assert!(
+        extra.starts_with("s.yaml:4:1: stepz: unknown key"),
+        "{extra}"
+    );
 }
 
 // spec: SCEN-02
 #[test]
 fn settings_are_checked_as_the_policy_checks_them() {
-    let text = "scenario: 1\nsettings:\n  placementPools:\n    - name: live\n      tiers: []\nsteps: []\n";
+    let text =
+        "scenario: 1\nsettings:\n  placementPools:\n    - name: live\n      tiers: []\nsteps: []\n";
     let told = fault(text);
-    assert!(told.starts_with("s.yaml:5:7: settings.placementPools[0].tiers"), "{told}");
+    assert!(
+        told.starts_with("s.yaml:5:7: settings.placementPools[0].tiers"),
+        "{told}"
+    );
     assert!(told.contains("emptyTierList"), "{told}");
     let text = "scenario: 1\nsettings: {url: \"a:1\"}\nsteps: []\n";
     assert!(fault(text).contains("leave url out"));
     let text = "scenario: 1\nexpectSettingsErrors: [emptyTierList]\nsettings:\n  placementPools: [{name: live, tiers: []}]\n";
     let read = Scenario::read("s.yaml", text).unwrap();
-    assert!(matches!(read.settings, SettingsCase::Faulty { found, .. } if found == ["emptyTierList"]));
+    assert!(
+        matches!(read.settings, SettingsCase::Faulty { found, .. } if found == ["emptyTierList"])
+    );
 }
 
 // spec: SCEN-04, SCEN-05
@@ -53,11 +68,19 @@ fn settings_are_checked_as_the_policy_checks_them() {
 fn unknown_keys_name_line_and_key_wherever_they_stand() {
     let text = "scenario: 1\nsettings: {}\nnodes:\n  - id: n1\n    capacty: 4\nsteps: []\n";
     let told = fault(text);
-    assert!(told.starts_with("s.yaml:5:5: nodes[0].capacty: unknown field"), "{told}");
+    assert!(
+        told.starts_with("s.yaml:5:5: nodes[0].capacty: unknown field"),
+        "{told}"
+    );
     let text = "scenario: 1\nsettings: {}\nbundles:\n  - bundleId: a\n    pool: p\n    jobs:\n      - jobName: e\n        requirement: {}\nsteps: []\n";
     let told = fault(text);
-    assert!(told.starts_with("s.yaml:8:9: bundles[0].jobs[0].requirement: unknown field"), "{told}");
-    let told = fault(&with_steps("  - expect: {jobs: {a/0/e: {stat: running}}}\n"));
+    assert!(
+        told.starts_with("s.yaml:8:9: bundles[0].jobs[0].requirement: unknown field"),
+        "{told}"
+    );
+    let told = fault(&with_steps(
+        "  - expect: {jobs: {a/0/e: {stat: running}}}\n",
+    ));
     assert!(told.contains("steps[0].expect.jobs.a/0/e.stat"), "{told}");
     let twice = "scenario: 1\nsettings: {}\nnodes: [{id: n1}, {id: n1}]\nsteps: []\n";
     assert!(fault(twice).contains("nodes[1].id: node \"n1\" stands twice"));
@@ -69,7 +92,10 @@ fn instants_of_bundles_count_from_virtual_zero() {
     let text = "scenario: 1\nsettings: {}\nworld: {start: 2026-03-01T00:00:00Z}\nbundles:\n  - {bundleId: a, pool: p, startDateTime: +10m, stopAt: 2027-01-01T00:00:00Z, jobs: [{jobName: e, startDateTime: -5m}]}\nsteps: []\n";
     let read = Scenario::read("s.yaml", text).unwrap();
     let bundle = &read.bundles[0];
-    assert_eq!(bundle.start_date_time.unwrap().to_string(), "2026-03-01T00:10:00Z");
+    assert_eq!(
+        bundle.start_date_time.unwrap().to_string(),
+        "2026-03-01T00:10:00Z"
+    );
     assert_eq!(bundle.stop_at.unwrap().to_string(), "2027-01-01T00:00:00Z");
     let job = bundle.jobs[0].start_date_time.unwrap();
     assert_eq!(job.to_string(), "2026-02-28T23:55:00Z");
@@ -82,13 +108,23 @@ fn a_step_does_one_thing_and_never_goes_back_in_time() {
     let read = Scenario::read("s.yaml", &with_steps(steps)).unwrap();
     let times: Vec<u64> = read.steps.iter().map(|step| step.at).collect();
     assert_eq!(times, [5_000, 5_000, 3_600_000]);
-    let told = fault(&with_steps("  - {at: 5s, cordon: n1}\n  - {at: 4s, cordon: n1}\n"));
-    assert!(told.starts_with("s.yaml:5:6: steps[1].at: steps go on in time"), "{told}");
+    let told = fault(&with_steps(
+        "  - {at: 5s, cordon: n1}\n  - {at: 4s, cordon: n1}\n",
+    ));
+    assert!(
+        told.starts_with("s.yaml:5:6: steps[1].at: steps go on in time"),
+        "{told}"
+    );
     assert!(fault(&with_steps("  - {at: 5s}\n")).contains("needs an action or expect"));
     assert!(fault(&with_steps("  - {cordon: n1, uncordon: n1}\n")).contains("does one thing"));
     assert!(fault(&with_steps("  - {codron: n1}\n")).contains("there is no action \"codron\""));
-    assert!(fault(&with_steps("  - {nodeDies: n1, refused: closed}\n")).contains("only what an operator"));
-    assert!(fault(&with_steps("  - {nodeDies: n1, only: n1}\n")).contains("beside hold or release"));
+    assert!(
+        fault(&with_steps("  - {nodeDies: n1, refused: closed}\n"))
+            .contains("only what an operator")
+    );
+    assert!(
+        fault(&with_steps("  - {nodeDies: n1, only: n1}\n")).contains("beside hold or release")
+    );
 }
 
 // spec: SCEN-07, SCEN-08, SCEN-09
@@ -105,6 +141,8 @@ fn every_action_of_the_format_is_read() {
         "uncordon: '@a/0/e'",
         "evict: n1",
         "terminate: '@tier/p/t/1'",
+        "updateHotSpares: [{pool: p, targetCount: 1}]",
+        "updateHotSpareNode: {node: n1, warmFor: [t], reservedFor: [t], exclusive: true}",
         "setTemplateImages: {t: [x]}",
         "dryRun: a/0/e",
         "dryRun: {bundle: a, replica: 1}",
@@ -142,8 +180,6 @@ fn every_action_of_the_format_is_read() {
         "interrupt: {node: n1, kind: spot-interruption, deadline: +2m}",
         "migrate: {job: a/0/e, strategy: handover, target: n1, overrideReservation: true}",
         "abortMigration: {job: a/0/e, reason: x}",
-        "updateHotSpares: []",
-        "updateHotSpareNode: {node: n1, exclusive: true}",
         "notice: {node: n1, kind: rebalance, deadline: +2m}",
         "imagePulled: {node: n1, ref: x, ok: false}",
         "signal: {job: a/0/e, side: source, kind: state, payload: x}",
@@ -151,11 +187,18 @@ fn every_action_of_the_format_is_read() {
     for action in later {
         let told = fault(&with_steps(&format!("  - at: 5s\n    {action}\n")));
         let key = action.split(':').next().unwrap();
-        assert!(told.starts_with(&format!("s.yaml:5:5: steps[0].{key}: ")), "{told}");
+        assert!(
+            told.starts_with(&format!("s.yaml:5:5: steps[0].{key}: ")),
+            "{told}"
+        );
         assert!(told.ends_with("is not served by this version"), "{told}");
     }
     let bad = with_steps("  - {drain: {nod: n1}}\n");
-    assert!(fault(&bad).contains("steps[0].drain.nod: unknown field"), "{}", fault(&bad));
+    assert!(
+        fault(&bad).contains("steps[0].drain.nod: unknown field"),
+        "{}",
+        fault(&bad)
+    );
 }
 
 // spec: SCEN-10
@@ -178,6 +221,7 @@ fn every_expectation_of_the_format_is_read() {
         "dryRun: {kind: place, node: n1, tier: t, instanceType: x}",
         "admission: {kind: ok, unplaceable: [a/0/e], errors: [], warnings: []}",
         "pending: {a/0/e: +5m}",
+        "spares: {pool: p, live: 1, pending: 0, target: 1}",
         "bundle: {id: a, broken: true}",
         "invariants: ok",
     ];
@@ -186,11 +230,16 @@ fn every_expectation_of_the_format_is_read() {
         assert_eq!(fault(&text), "none", "{expect}");
     }
     for (key, expect) in [
-        ("drain", "drain: {node: n1, phase: done, jobs: {a/0/e: migrated}}"),
-        ("migration", "migration: {job: a/0/e, phase: done, target: n1, abortReason: x}"),
-        ("spares", "spares: {pool: p, live: 1, pending: 0, target: 1}"),
+        (
+            "drain",
+            "drain: {node: n1, phase: done, jobs: {a/0/e: migrated}}",
+        ),
+        (
+            "migration",
+            "migration: {job: a/0/e, phase: done, target: n1, abortReason: x}",
+        ),
         ("calls[0]", "calls: [{startPreparedJob: {}}]"),
-        ("callbacks[0]", "callbacks: [{onSpareUnderflow: {}}]"),
+        ("callbacks[0]", "callbacks: [{onMigrationPhase: {}}]"),
     ] {
         let told = fault(&with_steps(&format!("  - expect: {{{expect}}}\n")));
         assert!(told.contains(&format!("steps[0].expect.{key}: ")), "{told}");
@@ -198,6 +247,8 @@ fn every_expectation_of_the_format_is_read() {
     }
     let told = fault(&with_steps("  - expect: {calls: [{startJobb: {}}]}\n"));
     assert!(told.contains("there is no call \"startJobb\""), "{told}");
-    let told = fault(&with_steps("  - expect: {jobs: {a/0/e: {state: runing}}}\n"));
+    let told = fault(&with_steps(
+        "  - expect: {jobs: {a/0/e: {state: runing}}}\n",
+    ));
     assert!(told.contains("steps[0].expect.jobs.a/0/e.state"), "{told}");
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use greenroom_ledger::{Finding, Link, Report};
 use greenroom_policy::event::ApiResult;
 use greenroom_policy::getters::{Admission, DryRun};
+use greenroom_policy::spare::HotSpareChanges;
 use greenroom_policy::{ApiCall, ApiId, Event};
 use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
@@ -128,6 +129,22 @@ impl World {
                 });
                 return Ok(Some(calls.collect()));
             }
+            Action::UpdateHotSpares(list) => ApiCall::UpdateHotSpareSpecs {
+                hot_spares: serde_json::Value::Array(list.clone()),
+            },
+            Action::UpdateHotSpareNode {
+                node,
+                warm_for,
+                reserved_for,
+                exclusive,
+            } => ApiCall::UpdateHotSpareNode {
+                node_id: self.node(node)?,
+                changes: HotSpareChanges {
+                    warm_for: warm_for.clone(),
+                    reserved_for: reserved_for.clone(),
+                    exclusive: *exclusive,
+                },
+            },
             Action::Close(_) => ApiCall::Close,
             Action::Restart(_) => {
                 if self.is_connected() {
@@ -443,9 +460,7 @@ impl World {
             .filter(|instance| instance.is_live())
             .filter(|instance| {
                 self.run(&instance.node_id, &instance.start_id)
-                    .is_some_and(|run| {
-                        !matches!(run.phase, RunPhase::Stopping | RunPhase::Remains)
-                    })
+                    .is_some_and(|run| !matches!(run.phase, RunPhase::Stopping | RunPhase::Remains))
             })
             .map(|instance| (instance.node_id.clone(), instance.start_id.clone()))
             .next_back()
@@ -513,4 +528,3 @@ impl World {
             .ok_or_else(|| Stuck(format!("the Manager has no such instance of {job}")))
     }
 }
-

@@ -53,7 +53,10 @@ impl Purchases {
             _ => return,
         };
         let (pool, tier) = place(tags);
-        let list = self.by_tier.entry((pool.clone(), tier.clone())).or_default();
+        let list = self
+            .by_tier
+            .entry((pool.clone(), tier.clone()))
+            .or_default();
         list.push(node_id.clone());
         let mut name = NodeRef::Tier(pool.clone(), tier, list.len());
         if tags.get("spare").is_some_and(|value| value == "true") {

@@ -6,9 +6,9 @@ use greenroom_ledger::{
 };
 use greenroom_policy::event::{CallFailure, ConnectionState};
 use greenroom_policy::{Event, IdSource, Policy};
+use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Call, CallResult, Refusal, Reply, Status};
 use greenroom_types::job::Service;
-use greenroom_types::bundle::Bundle;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{JobId, NodeId};
 
@@ -213,11 +213,7 @@ impl World {
         use crate::format::names::NodeRef;
         match node {
             NodeRef::Id(id) => Some(id.clone()),
-            NodeRef::OfJob(path) => self
-                .policy
-                .as_ref()?
-                .node_for_job(&path.job_id())
-                .cloned(),
+            NodeRef::OfJob(path) => self.policy.as_ref()?.node_for_job(&path.job_id()).cloned(),
             NodeRef::Spare(..) | NodeRef::Tier(..) => self.purchases.find(node).cloned(),
         }
     }

@@ -43,7 +43,10 @@ impl World {
         for bundle in &scenario.bundles {
             self.call_aside(Call::CreateBundle(Box::new(bundle.clone())))
                 .map_err(|refusal| {
-                    Stuck(format!("bundle {:?} was refused: {refusal}", bundle.bundle_id))
+                    Stuck(format!(
+                        "bundle {:?} was refused: {refusal}",
+                        bundle.bundle_id
+                    ))
                 })?;
         }
         for node in &scenario.nodes {
@@ -93,9 +96,6 @@ impl World {
         if let Some(tier) = &node.tier {
             tags.insert("tier".into(), tier.to_string());
         }
-        if let Some(az) = &node.az {
-            tags.insert("az".into(), az.clone());
-        }
         tags.extend(node.tags.clone());
         tags
     }
@@ -107,17 +107,20 @@ impl World {
     ) -> Result<(), greenroom_types::call::Refusal> {
         let mut tags = Tags::from([
             ("auto-manager".to_owned(), "true".to_owned()),
-            ("reliability".to_owned(), tier.reliability().as_tag().to_owned()),
+            (
+                "reliability".to_owned(),
+                tier.reliability().as_tag().to_owned(),
+            ),
         ]);
         if let Some(pool) = &node.pool {
             tags.insert("pool".into(), pool.to_string());
         }
         tags.extend(Self::tags(node));
         let region = tier.region.clone().unwrap_or_else(|| NO_REGION.to_owned());
-        let shape = tier
-            .candidate_instance_types
-            .first()
-            .map_or_else(|| "simulated".to_owned(), |shape| shape.instance_type.clone());
+        let shape = tier.candidate_instance_types.first().map_or_else(
+            || "simulated".to_owned(),
+            |shape| shape.instance_type.clone(),
+        );
         let call = match tier.kind {
             TierKind::Oci => Call::CreateOciNode(Box::new(CreateOciNode {
                 node_id: node.id.clone(),
@@ -201,8 +204,7 @@ impl World {
                 .runs
                 .iter()
                 .find(|(_, run)| {
-                    run.phase == RunPhase::Creating
-                        && run.order.instance.key.job_id == job.job_id()
+                    run.phase == RunPhase::Creating && run.order.instance.key.job_id == job.job_id()
                 })
                 .map(|(start_id, _)| start_id.clone())
         });

@@ -176,8 +176,7 @@ impl Worker {
         };
         let taken: f64 = others().map(|job| job.requirements.required_capacity).sum();
         let room = self.machine.capacity * cap;
-        if needs.required_capacity > 0.0
-            && taken + needs.required_capacity > room + SHARE_TOLERANCE
+        if needs.required_capacity > 0.0 && taken + needs.required_capacity > room + SHARE_TOLERANCE
         {
             let text = format!(
                 "{} vCPU wanted, {} of {room} taken",
@@ -288,16 +287,19 @@ impl World {
             self.report(node_id, report);
             return;
         }
-        let waits = worker.runs.values().any(|run| {
-            !run.phase.takes_room() && run.order.instance.key == instance.key
-        });
+        let waits = worker
+            .runs
+            .values()
+            .any(|run| !run.phase.takes_room() && run.order.instance.key == instance.key);
         let phase = if waits {
             RunPhase::Waiting
         } else {
             RunPhase::Creating
         };
         let start_id = instance.start_id.clone();
-        worker.runs.insert(start_id.clone(), Run { order: job, phase });
+        worker
+            .runs
+            .insert(start_id.clone(), Run { order: job, phase });
         self.report(node_id, Report::Accepted(instance));
         if !waits {
             self.create(node_id, &start_id);
@@ -622,9 +624,7 @@ impl World {
         let next = worker
             .runs
             .iter_mut()
-            .find(|(_, other)| {
-                other.phase == RunPhase::Waiting && other.order.instance.key == key
-            })
+            .find(|(_, other)| other.phase == RunPhase::Waiting && other.order.instance.key == key)
             .map(|(start_id, other)| {
                 other.phase = RunPhase::Creating;
                 start_id.clone()

@@ -1,0 +1,366 @@
+//! Shows that expectations can fail: each of these scenarios holds one thing that is not so, and the
+//! report must name the step, the place in the file and both values (SCEN-11).
+
+use greenroom_sim::{Failure, Options, Outcome, run_file};
+
+/// One node, one running job; the rest is the test's.
+const HEAD: &str = "\
+scenario: 1
+settings:
+  placementPools:
+    - name: live
+      tiers: [{name: own, kind: local-servers, scaleOut: fixed}]
+nodes:
+  - {id: n, pool: live, capacity: 4, jobs: [chan/0/encode]}
+  - {id: m, pool: live, capacity: 4}
+bundles:
+  - bundleId: chan
+    pool: live
+    jobs: [{jobName: encode, requirements: {requiredCapacity: 2}}]
+steps:
+";
+
+/// The line of the file on which the first step stands.
+const FIRST_LINE: usize = 14;
+
+fn fail(steps: &str) -> Failure {
+    let run = run_file("broken.yaml", &format!("{HEAD}{steps}"), Options::default());
+    match run.outcome {
+        Outcome::Fail(failure) => *failure,
+        _ => panic!("{steps} should have failed: {}", run.report()),
+    }
+}
+
+/// Runs an expectation that does not hold and says what was told of it.
+fn told(expect: &str) -> (String, String, String) {
+    let failure = fail(&format!("  - at: 10s\n    expect: {{{expect}}}\n"));
+    assert_eq!(failure.step, Some(0), "{expect}");
+    assert_eq!(failure.mismatches.len(), 1, "{expect}: {failure}");
+    assert!(!failure.last.is_empty() && failure.last.len() <= 20);
+    let mismatch = failure.mismatches.into_iter().next().unwrap();
+    let place = format!("line {}, steps[0].expect.", FIRST_LINE + 1);
+    let path = mismatch.path.strip_prefix(&place);
+    let path = path.unwrap_or_else(|| panic!("{} begins with {place}", mismatch.path));
+    (path.to_owned(), mismatch.expected, mismatch.found)
+}
+
+fn case(expect: &str, path: &str, expected: &str, found: &str) {
+    let told = told(expect);
+    assert_eq!(
+        (told.0.as_str(), told.1.as_str(), told.2.as_str()),
+        (path, expected, found),
+        "{expect}"
+    );
+}
+
+// spec: SCEN-11, SCEN-10
+#[test]
+fn what_is_expected_of_jobs() {
+    let job = "jobs.chan/0/encode";
+    let is = |key: &str| format!("jobs: {{chan/0/encode: {{{key}}}}}");
+    case(
+        &is("state: placed"),
+        &format!("{job}.state"),
+        "placed",
+        "running",
+    );
+    case(&is("node: m"), &format!("{job}.node"), "m", "n");
+    case(&is("tier: cloud"), &format!("{job}.tier"), "cloud", "own");
+    case(&is("pool: other"), &format!("{job}.pool"), "other", "live");
+    case(&is("gpu: 0"), &format!("{job}.gpu"), "0", "none");
+    case(&is("restarts: 1"), &format!("{job}.restarts"), "1", "0");
+    case(
+        "jobs: {chan/1/encode: {state: running}}",
+        "jobs.chan/1/encode.state",
+        "running",
+        "gone",
+    );
+    case(
+        "differentNode: [[chan/0/encode, chan/0/encode]]",
+        "differentNode[0]",
+        "two nodes for chan/0/encode and chan/0/encode",
+        "n and n",
+    );
+    case(
+        "sameNode: [[chan/0/encode, chan/1/encode]]",
+        "sameNode[0]",
+        "one node for chan/0/encode and chan/1/encode",
+        "n and none",
+    );
+    case(
+        "differentAz: [[chan/0/encode, chan/0/encode]]",
+        "differentAz[0]",
+        "two zones for chan/0/encode and chan/0/encode",
+        "none and none",
+    );
+    case(
+        "differentCloud: [[chan/0/encode, chan/0/encode]]",
+        "differentCloud[0]",
+        "two clouds for chan/0/encode and chan/0/encode",
+        "local-servers and local-servers",
+    );
+    case(
+        "pending: {chan/0/encode: +5m}",
+        "pending.chan/0/encode",
+        "2026-01-01T00:05:00Z",
+        "none",
+    );
+}
+
+// spec: SCEN-11, SCEN-10
+#[test]
+fn what_is_expected_of_nodes() {
+    let is = |key: &str| format!("nodes: {{n: {{{key}}}}}");
+    case(&is("state: stopped"), "nodes.n.state", "stopped", "running");
+    case(&is("cordoned: true"), "nodes.n.cordoned", "true", "false");
+    case(&is("spare: true"), "nodes.n.spare", "true", "false");
+    case(&is("jobs: []"), "nodes.n.jobs", "[]", "[chan/0/encode]");
+    case(
+        &is("tags: {pool: other}"),
+        "nodes.n.tags.pool",
+        "other",
+        "live",
+    );
+    case(
+        &is("tags: {pool: null}"),
+        "nodes.n.tags.pool",
+        "none",
+        "live",
+    );
+    case(
+        "nodes: {x: {state: running}}",
+        "nodes.x.state",
+        "running",
+        "gone",
+    );
+    case(
+        "nodes: {'@tier/live/own/1': {state: running}}",
+        "nodes.@tier/live/own/1",
+        "a node",
+        "@tier/live/own/1 stands for no node now",
+    );
+    case("spares: {pool: live, target: 1}", "spares.target", "1", "0");
+    case("nodeCount: {pool: live, n: 3}", "nodeCount.n", "3", "2");
+    case(
+        "nodeCount: [{n: 2}, {spare: true, n: 1}]",
+        "nodeCount[1].n",
+        "1",
+        "0",
+    );
+}
+
+// spec: SCEN-11, SCEN-10
+#[test]
+fn what_is_expected_of_calls_and_callbacks() {
+    let moved = |expect: &str| {
+        let steps = format!("  - nodeDies: n\n  - at: 10s\n    expect: {{{expect}}}\n");
+        let failure = fail(&steps);
+        assert_eq!(
+            (failure.step, failure.mismatches.len()),
+            (Some(1), 1),
+            "{failure}"
+        );
+        let mismatch = failure.mismatches.into_iter().next().unwrap();
+        let (_, path) = mismatch.path.split_once("expect.").unwrap();
+        (path.to_owned(), mismatch.expected, mismatch.found)
+    };
+    let (path, expected, found) = moved("calls: [{startJob: {nodeId: n}}]");
+    assert_eq!(path, "calls[0].startJob");
+    assert_eq!(expected, r#"1 times startJob {"nodeId":"n"}"#);
+    assert_eq!(found, r#"0 times; startJob had {"nodeId":"m"}"#);
+    let (path, expected, found) = moved("calls: [{startJob: {jobId: chan/0/encode}, times: 0}]");
+    assert_eq!(path, "calls[0].startJob");
+    assert_eq!(expected, r#"0 times startJob {"jobId":"chan/0/encode"}"#);
+    assert_eq!(found, r#"1 times; startJob had {"jobId":"chan/0/encode"}"#);
+    let (path, _, found) = moved("calls: [{terminateNode: {}}]");
+    assert_eq!(path, "calls[0].terminateNode");
+    assert_eq!(found, "0 times; no terminateNode, but startJob");
+    let order =
+        "callbacks: {inOrder: true, list: [{onPlacementDecision: {}}, {onNodeStopping: {}}]}";
+    let (path, expected, found) = moved(order);
+    assert_eq!(path, "callbacks.list[1].onNodeStopping");
+    assert_eq!(expected, "onNodeStopping {}");
+    assert!(
+        found.starts_with("none after onPlacementDecision {}; onNodeStopping had"),
+        "{found}"
+    );
+    // Calls are those since the last step that looked at calls.
+    let steps = "  - nodeDies: n\n  - expect: {calls: [{startJob: {}}]}\n  - expect: {calls: [{startJob: {}}]}\n";
+    let failure = fail(steps);
+    assert_eq!(
+        (failure.step, failure.mismatches[0].found.as_str()),
+        (Some(2), "0 times; nothing of the kind")
+    );
+}
+
+// spec: SCEN-11, SCEN-10
+#[test]
+fn what_is_expected_of_decisions_and_answers() {
+    case(
+        "metrics: {jobsRejected: 1}",
+        "metrics.jobsRejected",
+        "1",
+        "0",
+    );
+    let (path, _, found) = told("metrics: {jobsReject: 1}");
+    assert_eq!(path, "metrics.jobsReject");
+    assert!(
+        found.starts_with("no metric of that name; there are"),
+        "{found}"
+    );
+    case(
+        "bundle: {id: chan, broken: true}",
+        "bundle.broken",
+        "true",
+        "false",
+    );
+    case(
+        "trace: {job: chan/0/encode}",
+        "trace",
+        "a decision about chan/0/encode",
+        "none was made",
+    );
+    case(
+        "dryRun: {kind: place}",
+        "dryRun",
+        "a dry run",
+        "none was made",
+    );
+    case(
+        "admission: {kind: ok}",
+        "admission",
+        "an admission",
+        "none was asked for",
+    );
+
+    let decided = |expect: &str| {
+        let steps = format!(
+            "  - nodeDies: n\n  - dryRun: chan/0/encode\n  - admit: {{bundleId: b, pool: live, jobs: [{{jobName: e}}]}}\n  - expect: {{{expect}}}\n"
+        );
+        let mismatch = fail(&steps).mismatches.into_iter().next().unwrap();
+        let (_, path) = mismatch.path.split_once("expect.").unwrap();
+        format!("{path}: {} / {}", mismatch.expected, mismatch.found)
+    };
+    let trace = |key: &str| decided(&format!("trace: {{job: chan/0/encode, {key}}}"));
+    assert_eq!(trace("chosen: n"), "trace.chosen: n / m");
+    assert_eq!(
+        trace("attempts: []"),
+        "trace.attempts: 0 attempts / 1: own placed"
+    );
+    assert_eq!(
+        trace("attempts: [{outcome: exhausted}]"),
+        "trace.attempts[0].outcome: exhausted / placed"
+    );
+    assert_eq!(
+        trace("attempts: [{filtered: {n: cordoned}}]"),
+        "trace.attempts[0].filtered.n: cordoned / recoveryExcluded"
+    );
+    assert_eq!(
+        trace("attempts: [{filtered: {m: cordoned}}]"),
+        "trace.attempts[0].filtered.m: cordoned / not filtered: it would do"
+    );
+    assert_eq!(
+        trace("attempts: [{survivors: [m, n]}]"),
+        "trace.attempts[0].survivors: m, n / [m]"
+    );
+    assert_eq!(
+        decided("dryRun: {kind: provision}"),
+        "dryRun.kind: provision / place"
+    );
+    assert_eq!(
+        decided("dryRun: {kind: place, node: n}"),
+        "dryRun.node: n / m"
+    );
+    assert_eq!(
+        decided("admission: {kind: noCapacity}"),
+        "admission.kind: noCapacity / ok"
+    );
+    assert_eq!(
+        decided("admission: {kind: ok, errors: [noJobs]}"),
+        "admission.errors: [noJobs] / []"
+    );
+}
+
+// spec: SCEN-07
+#[test]
+fn a_refusal_must_be_announced_and_an_announced_one_must_come() {
+    let failure = fail("  - cordon: nowhere\n");
+    assert_eq!(failure.mismatches[0].expected, "accepted");
+    assert!(
+        failure.mismatches[0]
+            .found
+            .starts_with("refused unknownNode: node \"nowhere\"")
+    );
+    let failure = fail("  - cordon: n\n    refused: unknownNode\n");
+    assert_eq!(failure.mismatches[0].expected, "refused unknownNode");
+    assert_eq!(failure.mismatches[0].found, "accepted");
+    assert!(failure.mismatches[0].path.ends_with("steps[0].refused"));
+}
+
+// spec: SCEN-08
+#[test]
+fn an_event_that_cannot_happen_fails_with_its_step() {
+    for (step, why) in [
+        (
+            "jobFails: {job: chan/1/encode}",
+            "the Manager knows no job chan/1/encode",
+        ),
+        (
+            "nodeReturns: {node: n, jobs: []}",
+            "n is not gone, so it cannot return",
+        ),
+        ("nodeDies: x", "the fleet has no node x"),
+        (
+            "nodeStopping: {node: n, reason: DUPLICATE_JOB}",
+            "no event of the world makes n stop with DUPLICATE_JOB",
+        ),
+        ("connect: true", "a policy is connected already"),
+        (
+            "nodeJoins: {id: n, pool: live, capacity: 4}",
+            "node \"n\" is there already",
+        ),
+    ] {
+        let failure = fail(&format!("  - {step}\n"));
+        assert_eq!(failure.step, Some(0));
+        assert_eq!(failure.mismatches[0].found, why);
+    }
+}
+
+// spec: SCEN-02
+#[test]
+fn faults_of_settings_must_be_exactly_those_expected() {
+    let text = "scenario: 1\nname: x\nexpectSettingsErrors: [emptyPoolName]\nsettings: {}\n";
+    let run = run_file("s.yaml", text, Options::default());
+    assert_eq!(run.exit_code(), 1);
+    assert_eq!(
+        run.report(),
+        "FAIL x\n  at 0:00:00.000\n  line 3, expectSettingsErrors\n    expected: [emptyPoolName]\n    found:    []\n"
+    );
+}
+
+// spec: SCEN-11
+#[test]
+fn the_report_shows_step_path_values_and_the_last_transitions() {
+    let steps = "  - nodeDies: n\n  - at: 5s\n    expect: {jobs: {chan/0/encode: {node: n, restarts: 3}}}\n";
+    let run = run_file("broken.yaml", &format!("{HEAD}{steps}"), Options::default());
+    let report = run.report();
+    let mut lines = report.lines();
+    let mut next = || lines.next().unwrap_or_default();
+    assert_eq!(next(), "FAIL broken.yaml");
+    assert_eq!(next(), "  step 1 at 0:00:05.000");
+    assert_eq!(next(), "  line 16, steps[1].expect.jobs.chan/0/encode.node");
+    assert_eq!(next(), "    expected: n");
+    assert_eq!(next(), "    found:    m");
+    assert_eq!(
+        next(),
+        "  line 16, steps[1].expect.jobs.chan/0/encode.restarts"
+    );
+    assert_eq!(next(), "    expected: 3");
+    assert_eq!(next(), "    found:    1");
+    assert!(next().starts_with("  the last "));
+    assert!(
+        report.contains("call    startJob chan/0/encode on m as primary"),
+        "{report}"
+    );
+    assert_eq!(run.exit_code(), 1);
+}
