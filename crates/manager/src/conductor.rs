@@ -5,13 +5,15 @@
 //! while this loop is behind), for a subscriber, or for a worker. What the keeper finds due is
 //! proposed by a task of its own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_ledger::{Command, Keeper, Line};
 use greenroom_store::OutputReceiver;
-use greenroom_types::{Mono, NodeId};
-use tokio::sync::{mpsc, watch};
+use greenroom_types::{Mono, NodeId, StartId};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::engine::Engine;
 use crate::links::Links;
@@ -19,14 +21,21 @@ use crate::machine::{Committed, Recorded};
 
 /// The keeper is asked at least this often: a wall clock that was set announces itself by nothing.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Commands of deadlines on their way at once; one drop of a switch can make a thousand.
+const PROPOSED_MAX: usize = 256;
 
 pub(crate) struct Conductor {
     pub(crate) engine: Engine,
     pub(crate) outputs: OutputReceiver<Recorded>,
+    /// Outputs up to this revision are of an earlier run, applied again at the start: what follows
+    /// from them is in the state that everything here began with.
+    pub(crate) begun_at: u64,
     pub(crate) keeper: Keeper,
     pub(crate) links: Arc<Links>,
     /// News of lines to workers.
     pub(crate) notes: mpsc::UnboundedReceiver<(NodeId, Line)>,
+    /// Overdue stops that were logged.
+    pub(crate) stuck: BTreeSet<StartId>,
 }
 
 // === impl Conductor ===
@@ -35,13 +44,15 @@ impl Conductor {
     /// Runs until the store is shut down.
     pub(crate) async fn run(mut self) {
         let (due, proposer) = mpsc::unbounded_channel();
-        let stopping = self.engine.stopping();
-        let proposing = tokio::spawn(propose_in_order(self.engine.clone(), proposer, stopping));
+        let proposing = tokio::spawn(propose_due(self.engine.clone(), proposer));
         loop {
             let look_at = self.next_look();
             tokio::select! {
                 output = self.outputs.recv() => match output {
-                    Some((revision, committed)) => self.hand_on(revision, committed),
+                    Some((revision, committed)) if revision > self.begun_at => {
+                        self.hand_on(revision, committed);
+                    }
+                    Some(_) => {}
                     None => break,
                 },
                 Some((node_id, line)) = self.notes.recv() => {
@@ -103,27 +114,53 @@ impl Conductor {
                 return;
             }
         }
+        self.tell_stuck();
+    }
+
+    /// JOB-26: a stop that did not help even when repeated is for people to look at.
+    fn tell_stuck(&mut self) {
+        let stuck: BTreeSet<StartId> = self.keeper.stuck_stops().cloned().collect();
+        for start_id in stuck.difference(&self.stuck) {
+            let at = self.engine.read(|ledger| {
+                let instance = ledger.instance(start_id)?;
+                Some((instance.key.clone(), instance.node_id.clone()))
+            });
+            if let Some((key, node_id)) = at {
+                tracing::error!(%key, %node_id, %start_id, "a stop was repeated and is still not reported");
+            }
+        }
+        self.stuck = stuck;
     }
 }
 
-async fn propose_in_order(
-    engine: Engine,
-    mut due: mpsc::UnboundedReceiver<Command>,
-    mut stopping: watch::Receiver<bool>,
-) {
+/// Proposes what is due, many at once: each command looks for itself whether it still holds, and
+/// deadlines of different things do not wait for each other.
+async fn propose_due(engine: Engine, mut due: mpsc::UnboundedReceiver<Command>) {
+    let mut stopping = engine.stopping();
+    let mut proposed = JoinSet::new();
     loop {
         let command = tokio::select! {
             command = due.recv() => command,
             _ = stopping.wait_for(|stopping| *stopping) => None,
         };
-        let Some(command) = command else { return };
-        match engine.propose(command).await {
-            Ok((_, answer)) => {
-                if let Err(refusal) = answer.result {
-                    tracing::debug!(%refusal, "a deadline had nothing left to do");
-                }
-            }
-            Err(error) => tracing::warn!(%error, "a deadline's command could not be recorded"),
+        let Some(command) = command else { break };
+        if proposed.len() >= PROPOSED_MAX {
+            proposed.join_next().await;
         }
+        while proposed.try_join_next().is_some() {}
+        proposed.spawn(propose(engine.clone(), command));
+    }
+    proposed.join_all().await;
+}
+
+/// Proposes the command of a deadline and waits for its commit.
+pub(crate) async fn propose(engine: Engine, command: Command) {
+    match engine.propose(command).await {
+        Ok((_, answer)) => {
+            if let Err(refusal) = answer.result {
+                tracing::debug!(%refusal, "a deadline had nothing left to do");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "a deadline's command could not be recorded"),
     }
 }

@@ -100,6 +100,27 @@ impl Engine {
         self.0.stopping.subscribe()
     }
 
+    /// No new call is taken once the Manager ends (API-19).
+    pub(crate) fn refuse_stopping(&self) -> Result<(), Refusal> {
+        if *self.0.stopping.borrow() {
+            return Err(shutting_down());
+        }
+        Ok(())
+    }
+
+    /// What writes and makes no room waits until there is some (STORE-09).
+    pub(crate) fn refuse_full_disk(&self) -> Result<(), Refusal> {
+        match self.0.store.room() {
+            Room::Plenty => Ok(()),
+            Room::Low => Err(Refusal::new(
+                Status::ResourceExhausted,
+                "disk_full",
+                "the disk that holds the Manager's data is nearly full: only stops, deletes and \
+                 terminations are taken until there is room again",
+            )),
+        }
+    }
+
     /// Makes a command durable and applied. The work goes on when the caller goes away, so that a
     /// cancelled call is never half done (API-06).
     pub(crate) async fn propose(&self, command: Command) -> Result<(u64, Answer), ProposeError> {
@@ -111,16 +132,9 @@ impl Engine {
 
     /// Performs a mutating call; answers with its revision once it is durable (API-05).
     pub(crate) async fn call(&self, caller: Caller, call: Call) -> Result<(u64, Reply), Refusal> {
-        if *self.0.stopping.borrow() {
-            return Err(shutting_down());
-        }
-        if self.0.store.room() == Room::Low && !frees(&call) {
-            return Err(Refusal::new(
-                Status::ResourceExhausted,
-                "disk_full",
-                "the disk that holds the Manager's data is nearly full: only stops, deletes and \
-                 terminations are taken until there is room again",
-            ));
+        self.refuse_stopping()?;
+        if !frees(&call) {
+            self.refuse_full_disk()?;
         }
         let token = match call {
             Call::RegisterClusterNode { .. } => {

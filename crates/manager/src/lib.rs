@@ -8,6 +8,7 @@
 //! and hands it on. It never waits for a commit, a subscriber or a worker.
 
 mod api;
+mod backup;
 mod clock;
 mod conductor;
 mod engine;

@@ -4,21 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_ledger::{Command, Keeper, Ledger, Open, Order};
+use greenroom_ledger::{Command, Keeper, Open};
 use greenroom_proto::health::health_server::HealthServer;
 use greenroom_proto::logs::logs_server::LogsServer;
 use greenroom_proto::manager::manager_server::ManagerServer;
-use greenroom_store::{BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig};
+use greenroom_store::{
+    BootOutcome, BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig,
+};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 
 use crate::api::limits::OversizeLayer;
 use crate::api::{HealthApi, LogsApi, ManagerApi};
+use crate::backup;
 use crate::clock::SystemClock;
-use crate::conductor::Conductor;
+use crate::conductor::{self, Conductor};
 use crate::engine::Engine;
 use crate::hub::Hub;
 use crate::links::Links;
@@ -41,6 +44,7 @@ pub struct Running {
     close: oneshot::Sender<()>,
     serving: JoinHandle<Result<(), tonic::transport::Error>>,
     conducting: JoinHandle<()>,
+    backing_up: JoinHandle<()>,
 }
 
 /// Why a Manager did not start. Nothing was changed.
@@ -94,33 +98,55 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     config.member_name.clone_from(&settings.member_name);
     let (store, outputs, boot) = Store::open(config).await?;
 
+    let renew = tell_of_restore(&boot);
+
     let hub = Arc::new(Hub::new(settings.events));
     let engine = Engine::new(store, hub, clock, status_log, settings.member_name.clone());
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
-    let keeper = engine.read(|ledger| Keeper::new(settings.waits.clone(), clock.now(), ledger));
+    let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {
+        let jobs = ledger.jobs().map(|job| Arc::clone(&job.view));
+        engine
+            .hub()
+            .seed(if renew { 0 } else { ledger.seq() }, jobs);
+        let keeper = Keeper::new(settings.waits.clone(), clock.now(), ledger);
+        (keeper, revision)
+    });
+    let standing = engine.read(|ledger| keeper.due(clock.now(), ledger));
     let conductor = Conductor {
         engine: engine.clone(),
         outputs,
+        begun_at,
         keeper,
         links: Arc::clone(&links),
         notes: notes_out,
+        stuck: Default::default(),
     };
     let conducting = tokio::spawn(conductor.run());
 
     let open = Open {
         epoch: greenroom_auth::hex(&greenroom_auth::random::<16>()),
-        renew: false,
+        renew,
         config: Some(Box::new(settings.ledger)),
     };
-    let (revision, _) = engine.propose(Command::Open(open)).await?;
-    for order in engine.read(dials) {
+    engine.propose(Command::Open(open)).await?;
+    // Nodes that ran are first recorded out of reach and then dialled (MNODE-10, CLUST-17); the other
+    // way round a hello could come first and be taken back.
+    let commands = standing.commands.into_iter();
+    let dropped: JoinSet<()> = commands
+        .map(|command| conductor::propose(engine.clone(), command))
+        .collect();
+    dropped.join_all().await;
+    let revision = engine.read_at(|_, revision| revision);
+    for order in standing.orders {
         links.order(revision, order);
     }
+    let backing_up = tokio::spawn(backup::regularly(engine.clone(), settings.backup_every));
 
     let (close, closed) = oneshot::channel();
     let service = ManagerServer::new(ManagerApi::new(engine.clone(), address))
         .max_decoding_message_size(MESSAGE_MAX);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = Server::builder()
         .layer(OversizeLayer)
         .http2_keepalive_interval(Some(KEEPALIVE / 2))
@@ -128,7 +154,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         .add_service(service)
         .add_service(HealthServer::new(HealthApi::new(engine.clone())))
         .add_service(LogsServer::new(LogsApi::new(engine.clone())))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
+        .serve_with_incoming_shutdown(incoming, async {
             // An error means that the handle was dropped, which ends the Manager as well.
             let _ = closed.await;
         });
@@ -142,19 +168,33 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         close,
         serving,
         conducting,
+        backing_up,
     })
 }
 
-/// Every worker that is wanted is dialled anew after a start (MNODE-17).
-fn dials(ledger: &Ledger) -> Vec<Order> {
-    ledger
-        .nodes()
-        .filter(|node| node.is_wanted() && !node.address.is_empty())
-        .map(|node| Order::Dial {
-            node_id: node.metadata.node_id.clone(),
-            address: node.address.clone(),
-        })
-        .collect()
+/// Whether the store was replaced by an older copy of itself, which begins a new epoch (EVT-16,
+/// STORE-10); says so where people look.
+fn tell_of_restore(boot: &BootReport) -> bool {
+    let BootOutcome::Restored {
+        from,
+        damaged_kept_as,
+        loss,
+    } = &boot.outcome
+    else {
+        return false;
+    };
+    let or_none = |path: &Option<std::path::PathBuf>| {
+        path.as_ref()
+            .map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+    };
+    tracing::error!(
+        from = or_none(from),
+        damaged_kept_as = or_none(damaged_kept_as),
+        ?loss,
+        generation = boot.identity.generation,
+        "the store was damaged and was restored; clients are sent a new epoch"
+    );
+    true
 }
 
 // === impl Running ===
@@ -182,13 +222,22 @@ impl Running {
     ///
     /// # Errors
     /// The store could not be closed cleanly; everything acknowledged is in its log all the same.
-    pub async fn shutdown(self) -> Result<(), FatalError> {
+    pub async fn shutdown(mut self) -> Result<(), FatalError> {
         self.engine.begin_stopping();
         let _ = self.close.send(());
-        if tokio::time::timeout(DRAIN, self.serving).await.is_err() {
-            tracing::warn!("some calls did not end in time and were cut off");
+        match tokio::time::timeout(DRAIN, &mut self.serving).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::error!(%error, "serving ended with an error"),
+            Ok(Err(error)) => tracing::error!(%error, "serving failed"),
+            Err(_) => {
+                tracing::warn!("some calls did not end in time and are cut off");
+                self.serving.abort();
+            }
         }
         self.links.shutdown().await;
+        if let Err(error) = self.backing_up.await {
+            tracing::error!(%error, "the task of regular backups failed");
+        }
         let closed = self.engine.store().shutdown().await;
         if let Err(error) = self.conducting.await {
             tracing::error!(%error, "the conductor failed");

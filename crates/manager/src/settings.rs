@@ -27,6 +27,8 @@ pub struct Settings {
     pub events: EventSettings,
     /// Mutating calls are refused below this much free disk (STORE-09).
     pub min_free_bytes: u64,
+    /// A regular backup is made this often (STORE-05).
+    pub backup_every: Duration,
 }
 
 /// Lines to workers.
@@ -36,6 +38,9 @@ pub struct LinkSettings {
     pub silence: Duration,
     /// How long one attempt to connect may take.
     pub connect: Duration,
+    /// An open stream without a hello for this long is closed and dialled anew. Longer than the
+    /// keeper's wait for the first hello, which ends the node (MNODE-06).
+    pub hello: Duration,
     /// Orders waiting for one worker; beyond it the stream is reset, and the hello brings both sides
     /// level again.
     pub queue: usize,
@@ -50,8 +55,12 @@ pub struct EventSettings {
     pub queue_bytes: usize,
     /// Subscribers of this member (EVT-18).
     pub subscribers: usize,
-    /// Changes held for resume (EVT-14).
+    /// Changes held for resume, however old (EVT-14).
     pub held: usize,
+    /// Changes are held for this long, however many (EVT-14).
+    pub held_for: Duration,
+    /// Bytes that held changes may take, whatever their number and age (EVT-14).
+    pub held_bytes: usize,
     /// With nothing to send for this long, a heartbeat is sent (EVT-10).
     pub heartbeat: Duration,
 }
@@ -72,6 +81,7 @@ impl Settings {
             links: LinkSettings::default(),
             events: EventSettings::default(),
             min_free_bytes: 512 * 1024 * 1024,
+            backup_every: Duration::from_secs(6 * 3_600),
         }
     }
 }
@@ -81,6 +91,7 @@ impl Default for LinkSettings {
         Self {
             silence: Duration::from_millis(4_000),
             connect: Duration::from_millis(2_000),
+            hello: Duration::from_secs(40),
             queue: 10_000,
         }
     }
@@ -93,6 +104,8 @@ impl Default for EventSettings {
             queue_bytes: 32 * 1024 * 1024,
             subscribers: 256,
             held: 65_536,
+            held_for: Duration::from_secs(600),
+            held_bytes: 256 * 1024 * 1024,
             heartbeat: Duration::from_secs(10),
         }
     }

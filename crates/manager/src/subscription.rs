@@ -1,13 +1,21 @@
 //! One event stream: its snapshot, then the changes that concern it, then its end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use greenroom_ledger::{Change, Subscriber, Wish};
+use greenroom_ledger::{Change, Subscriber, What, Wish};
 use greenroom_types::call::{Refusal, Status};
-use greenroom_types::stream::{ProviderHealth, Stamped, StreamEvent};
+use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::stream::{Health, ProviderHealth, Stamped, StreamEvent};
+use greenroom_types::{Now, Wall};
+use tokio::time::Instant;
 
 use crate::engine::{Engine, shutting_down};
 use crate::hub::{End, Full, News, Queue};
+
+/// Time is looked at at least this often (WINDOW-03).
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Where a client that comes back left off (EVT-14).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +33,10 @@ pub(crate) struct Subscription {
     /// Seq of the latest change that was looked at.
     seq: u64,
     protocol_minor: u32,
-    ready: std::collections::VecDeque<Stamped>,
+    window_ms: i64,
+    ready: VecDeque<Stamped>,
+    /// With nothing sent until then, a heartbeat is (EVT-10).
+    heartbeat_at: Instant,
 }
 
 // === impl Subscription ===
@@ -38,8 +49,7 @@ impl Subscription {
         wish: Wish,
         resume: Option<Resume>,
     ) -> Result<Self, Refusal> {
-        let protocol_minor = wish.client_protocol;
-        let mut view = Subscriber::new(wish.clone())?;
+        let view = Subscriber::new(wish.clone())?;
         let queue = engine.hub().subscribe().map_err(|Full| {
             Refusal::new(
                 Status::ResourceExhausted,
@@ -50,76 +60,105 @@ impl Subscription {
                 ),
             )
         })?;
-        let now = engine.clock().now();
-        let (snapshot, epoch, seq) = engine.read(|ledger| {
-            let health = vec![ProviderHealth::Local(
-                greenroom_types::stream::Health::Healthy,
-            )];
-            (
-                view.snapshot(now, ledger, health),
-                ledger.epoch().to_owned(),
-                ledger.seq(),
-            )
-        });
+        let mark = kinds_mark(&wish);
         let mut subscription = Self {
             engine: engine.clone(),
             view,
             queue,
-            epoch,
-            seq,
-            protocol_minor,
-            ready: snapshot.into(),
+            epoch: String::new(),
+            seq: 0,
+            protocol_minor: wish.client_protocol,
+            window_ms: wish.pending_window_s * 1_000,
+            ready: VecDeque::new(),
+            heartbeat_at: Instant::now() + engine.hub().settings().heartbeat,
         };
-        if let Some(resume) = resume {
-            subscription.resume(&resume);
-        }
+        let unmet = match resume {
+            None => None,
+            Some(resume) => match subscription.resume(&resume, &mark) {
+                Ok(()) => return Ok(subscription),
+                Err(reason) => Some(reason),
+            },
+        };
+        // A view that looked at the past is no good for the present.
+        subscription.view = Subscriber::new(wish)?;
+        subscription.snapshot(&mark, unmet);
         Ok(subscription)
     }
 
-    /// Answers a resume: the rest follows without a snapshot, or the snapshot that was taken is
-    /// announced (EVT-14, EVT-15).
-    fn resume(&mut self, resume: &Resume) {
-        let held = if resume.epoch != self.epoch {
-            Err("another epoch")
-        } else if resume.after_seq > self.seq {
-            Err("a seq from the future")
-        } else if resume.after_seq == self.seq {
-            Ok(Vec::new())
-        } else {
-            self.engine
-                .hub()
-                .after(resume.after_seq)
-                .ok_or("too long ago")
-        };
+    fn snapshot(&mut self, mark: &str, unmet: Option<&str>) {
         let now = self.engine.clock().now();
-        let answer = |complete, reason: &str, from_seq| StreamEvent::StreamResumed {
-            complete,
-            reason: reason.to_owned(),
-            from_seq,
-        };
-        match held {
-            Ok(held) => {
-                self.ready.clear();
-                let event = answer(true, "", resume.after_seq);
-                self.ready.push_back(Stamped {
-                    seq: resume.after_seq,
-                    at: now.wall,
-                    event,
-                });
-                let upto = self.seq;
-                for change in held.into_iter().filter(|change| change.seq <= upto) {
-                    self.look_at(&change);
-                }
-            }
-            Err(reason) => {
-                let event = answer(false, reason, self.seq);
-                self.ready.push_front(Stamped {
-                    seq: self.seq,
-                    at: now.wall,
-                    event,
-                });
-            }
+        let health = vec![ProviderHealth::Local(Health::Healthy)];
+        let view = &mut self.view;
+        let (snapshot, epoch, seq) = self.engine.read(|ledger| {
+            let snapshot = view.snapshot(now, ledger, health);
+            (snapshot, marked(ledger.epoch(), mark), ledger.seq())
+        });
+        (self.epoch, self.seq) = (epoch, seq);
+        self.ready = snapshot.into();
+        if let Some(reason) = unmet {
+            self.ready.push_front(Stamped {
+                seq,
+                at: now.wall,
+                event: StreamEvent::StreamResumed {
+                    complete: false,
+                    reason: reason.to_owned(),
+                    from_seq: seq,
+                },
+            });
         }
+    }
+
+    /// Goes on where the client left off, or says why that cannot be (EVT-14, EVT-15).
+    fn resume(&mut self, resume: &Resume, mark: &str) -> Result<(), &'static str> {
+        let epoch = self.engine.read(|ledger| marked(ledger.epoch(), mark));
+        if resume.epoch != epoch {
+            return Err("another epoch, or another window or choice of kinds");
+        }
+        let past = self.engine.hub().past(resume.after_seq)?;
+        let now = self.engine.clock().now();
+        let window_ms = self.window_ms;
+        for job in past.jobs.values() {
+            if came_in_meanwhile(job, past.at, now.wall, window_ms) {
+                return Err("jobs came into the window meanwhile");
+            }
+            self.recall(now, job);
+        }
+        self.epoch = epoch;
+        self.seq = past.upto;
+        self.ready.push_back(Stamped {
+            seq: resume.after_seq,
+            at: now.wall,
+            event: StreamEvent::StreamResumed {
+                complete: true,
+                reason: String::new(),
+                from_seq: resume.after_seq,
+            },
+        });
+        for change in past.changes {
+            self.look_at(&change);
+        }
+        Ok(())
+    }
+
+    /// Lets the view know what the client was shown of a job.
+    fn recall(&mut self, now: Now, job: &Arc<JobWithHistory>) {
+        let mut show = |what| {
+            let change = Change {
+                seq: 0,
+                at: now.wall,
+                what: What::Job(what),
+            };
+            self.view.on_change(now, &change);
+        };
+        if job.state == JobState::Post {
+            // The client may have been shown it before it ended; then it is to hear of its removal.
+            show(Arc::new(JobWithHistory {
+                state: JobState::Active,
+                history: Vec::new(),
+                ..JobWithHistory::clone(job)
+            }));
+        }
+        show(Arc::clone(job));
     }
 
     /// The epoch whose seqs the events carry.
@@ -129,61 +168,66 @@ impl Subscription {
 
     /// The next event, or why there is none any more. Cancelling the call loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Stamped, Refusal> {
-        let heartbeat = self.engine.hub().settings().heartbeat;
-        let quiet_until = tokio::time::Instant::now() + heartbeat;
         loop {
             if let Some(event) = self.ready.pop_front() {
+                self.heartbeat_at = Instant::now() + self.engine.hub().settings().heartbeat;
                 return Ok(event);
             }
             let now = self.engine.clock().now();
-            let due = self
-                .view
-                .next_due(now)
-                .map(|at| self.engine.clock().instant(at));
             // A step of the wall clock moves jobs into the window without a deadline of its own.
-            let look = tokio::time::Instant::now() + std::time::Duration::from_secs(1);
-            let wake = due.map_or(look, |due| due.min(look)).min(quiet_until);
+            let mut wake = Instant::now() + LOOK_MAX;
+            if let Some(due) = self.view.next_due(now) {
+                wake = wake.min(self.engine.clock().instant(due));
+            }
+            if self.protocol_minor > 0 {
+                wake = wake.min(self.heartbeat_at);
+            }
             tokio::select! {
                 news = self.queue.next() => match news {
                     Ok(news) => self.take(news),
                     Err(end) => return Err(self.end(end)),
                 },
-                () = tokio::time::sleep_until(wake) => {
-                    let now = self.engine.clock().now();
-                    self.ready.extend(self.view.on_time(now, self.seq));
-                    if self.ready.is_empty()
-                        && self.protocol_minor > 0
-                        && tokio::time::Instant::now() >= quiet_until
-                    {
-                        let event = StreamEvent::Heartbeat { server_time: now.wall };
-                        return Ok(Stamped { seq: self.seq, at: now.wall, event });
-                    }
-                }
+                () = tokio::time::sleep_until(wake) => self.pass_time(),
             }
         }
     }
 
+    fn pass_time(&mut self) {
+        let now = self.engine.clock().now();
+        self.ready.extend(self.view.on_time(now, self.seq));
+        let quiet = self.ready.is_empty() && Instant::now() >= self.heartbeat_at;
+        if quiet && self.protocol_minor > 0 {
+            self.ready.push_back(Stamped {
+                seq: self.seq,
+                at: now.wall,
+                event: StreamEvent::Heartbeat {
+                    server_time: now.wall,
+                },
+            });
+        }
+    }
+
     fn take(&mut self, news: News) {
-        let at = self.engine.clock().now().wall;
-        let seq = self.seq;
         match news {
             News::Change(change) if change.seq > self.seq => {
                 self.seq = change.seq;
                 self.look_at(&change);
             }
             News::Change(_) => {}
-            News::Info(info) => {
-                let event = StreamEvent::JobInfo((*info).clone());
-                self.ready.push_back(Stamped { seq, at, event });
-            }
-            News::Lost { kind, count } if self.protocol_minor > 0 => {
-                let event = StreamEvent::EventsLost {
+            // Passed on without a number of its own, to those who want that kind.
+            News::Info(info) => self.look_at(&Change {
+                seq: self.seq,
+                at: self.engine.clock().now().wall,
+                what: What::Event(StreamEvent::JobInfo((*info).clone())),
+            }),
+            News::Lost { kind, count } => self.look_at(&Change {
+                seq: self.seq,
+                at: self.engine.clock().now().wall,
+                what: What::Event(StreamEvent::EventsLost {
                     kind: kind.to_owned(),
                     count,
-                };
-                self.ready.push_back(Stamped { seq, at, event });
-            }
-            News::Lost { .. } => {}
+                }),
+            }),
         }
     }
 
@@ -206,5 +250,103 @@ impl Subscription {
             .with("epoch", self.epoch.as_str())
             .with("seq", self.seq),
         }
+    }
+}
+
+/// The epoch of a subscriber: that of the state, and what it asked to be sent. So a resume with
+/// another window or other kinds is one of another epoch, also at another member and after a restart
+/// (EVT-15).
+fn marked(epoch: &str, mark: &str) -> String {
+    format!("{epoch}-{mark}")
+}
+
+/// Eight hexadecimal digits made of what a subscriber asked to be sent.
+fn kinds_mark(wish: &Wish) -> String {
+    let mut kinds = wish.include.clone();
+    kinds.sort();
+    kinds.dedup();
+    let text = format!(
+        "{} {} {}",
+        wish.pending_window_s,
+        wish.client_protocol,
+        kinds.join(" ")
+    );
+    // FNV-1a: no secret is in it, and it must stay the same from one version to the next.
+    let mark = text.bytes().fold(0x811c_9dc5_u32, |mark, byte| {
+        (mark ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{mark:08x}")
+}
+
+/// Whether time alone brought the job into the window since `from`, which the client may have been
+/// told or not; nothing is numbered for it (WINDOW-03). Before its last change it had no say.
+fn came_in_meanwhile(job: &JobWithHistory, from: Option<Wall>, now: Wall, window_ms: i64) -> bool {
+    let (JobState::Pre, Some(start)) = (job.state, job.job.start_date_time) else {
+        return false;
+    };
+    let entry = start.plus(-window_ms);
+    let changed = job.history.last().map(|entry| entry.at);
+    let known = from.max(changed).unwrap_or(Wall(i64::MIN));
+    known < entry && entry <= now
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_types::job::{HistoryEntry, HistoryKind, Job};
+
+    use super::*;
+
+    fn wish(window: i64, kinds: &[&str]) -> Wish {
+        Wish {
+            pending_window_s: window,
+            client_protocol: 10,
+            include: kinds.iter().map(|&kind| kind.to_owned()).collect(),
+            history_limit: None,
+        }
+    }
+
+    // spec: EVT-15
+    #[test]
+    fn the_epoch_tells_windows_and_kinds_apart_but_not_the_order_of_words() {
+        let mark = kinds_mark(&wish(60, &["jobs", "nodes"]));
+        assert_eq!(mark, kinds_mark(&wish(60, &["nodes", "jobs"])));
+        assert_ne!(mark, kinds_mark(&wish(61, &["nodes", "jobs"])));
+        assert_ne!(mark, kinds_mark(&wish(60, &["nodes"])));
+        assert_ne!(kinds_mark(&wish(60, &[])), mark);
+    }
+
+    #[test]
+    fn a_job_that_time_brought_into_the_window_is_in_doubt_unless_it_changed_since() {
+        let job = |start: i64, changed: i64| JobWithHistory {
+            job: Job {
+                start_date_time: Some(Wall(start)),
+                ..Job::default()
+            },
+            state: JobState::Pre,
+            current_hash: 0,
+            terminal_state: None,
+            pending_restart: Vec::new(),
+            history: vec![HistoryEntry {
+                at: Wall(changed),
+                seq: 1,
+                start_id: None,
+                kind: HistoryKind::Created,
+            }],
+            dropped_entries: 0,
+        };
+        let doubt = |start, changed, from: Option<i64>| {
+            came_in_meanwhile(&job(start, changed), from.map(Wall), Wall(1_000), 100)
+        };
+        assert!(doubt(1_000, 0, Some(500)), "it came in at 900");
+        assert!(
+            !doubt(1_000, 950, Some(500)),
+            "it was told when it changed at 950"
+        );
+        assert!(
+            !doubt(550, 0, Some(500)),
+            "it came in at 450, before the client left"
+        );
+        assert!(!doubt(1_200, 0, Some(500)), "it is not in yet");
+        assert!(doubt(550, 0, None), "nobody knows when the client left");
     }
 }

@@ -59,7 +59,9 @@ impl Health for HealthApi {
         let stream = async_stream::stream! {
             if !known {
                 yield Ok(HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() });
-                std::future::pending::<()>().await;
+                // The stream stays open, as the protocol has it, for as long as the Manager serves.
+                let _ = stopping.wait_for(|stopping| *stopping).await;
+                return;
             }
             let ending = *stopping.borrow_and_update();
             yield Ok(answer(!ending));

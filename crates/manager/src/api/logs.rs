@@ -12,13 +12,14 @@ use greenroom_proto::logs::{ReadRequest, ReadResponse};
 use greenroom_types::call::{Refusal, Status};
 use greenroom_types::node::NodeState;
 use greenroom_types::{JobId, NodeId, StartId};
+use tokio::sync::watch;
 use tonic::codegen::BoxStream;
 use tonic::transport::Endpoint;
 use tonic::{Request, Response};
 
 use super::{caller, node_key};
 use crate::clock::wall;
-use crate::engine::Engine;
+use crate::engine::{Engine, shutting_down};
 
 /// A worker must answer the call within this.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -49,6 +50,9 @@ impl Logs for LogsApi {
         &self,
         request: Request<ReadRequest>,
     ) -> Result<Response<BoxStream<ReadResponse>>, tonic::Status> {
+        self.engine
+            .refuse_stopping()
+            .map_err(|refusal| write_refusal(&refusal))?;
         caller::read(request.metadata())?;
         let mut request = request.into_inner();
         if request.job_id.is_empty() {
@@ -60,7 +64,7 @@ impl Logs for LogsApi {
             .read(|ledger| find(ledger, &job_id, &request.role, &request.start_id))
             .map_err(|refusal| write_refusal(&refusal))?;
         request.start_id = place.start_id.to_string();
-        relay(place, request).await
+        relay(place, request, self.engine.stopping()).await
     }
 }
 
@@ -114,6 +118,7 @@ fn out_of_reach(node_id: &NodeId, job_id: &str) -> Refusal {
 async fn relay(
     place: Place,
     request: ReadRequest,
+    mut stopping: watch::Receiver<bool>,
 ) -> Result<Response<BoxStream<ReadResponse>>, tonic::Status> {
     let Place {
         node_id,
@@ -137,7 +142,13 @@ async fn relay(
     let node_id = node_id.to_string();
     Ok(Response::new(Box::pin(async_stream::stream! {
         loop {
-            match lines.message().await {
+            let line = tokio::select! {
+                line = lines.message() => line,
+                () = async { let _ = stopping.wait_for(|stopping| *stopping).await; } => {
+                    Err(write_refusal(&shutting_down()))
+                }
+            };
+            match line {
                 Ok(Some(mut some)) => {
                     some.node_id.clone_from(&node_id);
                     yield Ok(some);

@@ -17,10 +17,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use greenroom_auth::NodeKey;
+use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::node::NodeInfo;
 
-use crate::engine::Engine;
+use crate::engine::{Caller, Engine};
 
 pub(crate) use health::HealthApi;
 pub(crate) use logs::LogsApi;
@@ -44,14 +45,22 @@ impl ManagerApi {
         Self(Arc::new(Parts {
             engine,
             address,
-            node_pages: pages::Pages::default(),
-            bundle_pages: pages::Pages::default(),
+            node_pages: pages::Pages::new("nodes"),
+            bundle_pages: pages::Pages::new("bundles"),
             doorkeeper: register::Doorkeeper::default(),
         }))
     }
 
     fn engine(&self) -> &Engine {
         &self.0.engine
+    }
+
+    /// Who calls; nobody does any more once the Manager ends (API-19).
+    fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Caller, tonic::Status> {
+        self.engine()
+            .refuse_stopping()
+            .map_err(|refusal| write_refusal(&refusal))?;
+        caller::read(request.metadata())
     }
 }
 

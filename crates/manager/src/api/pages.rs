@@ -1,8 +1,9 @@
-//! Long lists in pages. All pages of one listing are cuts of one state (API-23): what is left after
-//! the first page is held, for a while and up to a bound, under a token.
+//! Long lists in pages. All pages of one listing are cuts of one state (API-23): the whole list is
+//! held for a while, up to a bound, and a token says where in it the next page begins. The same token
+//! gives the same page, so that a page whose answer was lost can be asked for again.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use greenroom_types::call::{Refusal, Status};
@@ -13,31 +14,32 @@ const SIZE_DEFAULT: usize = 500;
 const SIZE_MAX: usize = 5_000;
 /// Listings held at once; the oldest gives way.
 const HELD_MAX: usize = 32;
-/// How long the rest of a listing is held.
+/// How long a listing is held after it was last asked for.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
 /// The unfinished listings of one call.
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    held: Mutex<VecDeque<Rest<T>>>,
+    /// What is listed; begins every token, so that one of another call is known as such.
+    name: &'static str,
+    held: Mutex<VecDeque<Listing<T>>>,
 }
 
 #[derive(Debug)]
-struct Rest<T> {
-    token: String,
-    at: Instant,
-    items: Vec<T>,
+struct Listing<T> {
+    id: String,
+    asked_at: Instant,
+    items: Arc<[T]>,
 }
 
-impl<T> Default for Pages<T> {
-    fn default() -> Self {
+impl<T: Clone> Pages<T> {
+    pub(super) const fn new(name: &'static str) -> Self {
         Self {
-            held: Mutex::default(),
+            name,
+            held: Mutex::new(VecDeque::new()),
         }
     }
-}
 
-impl<T> Pages<T> {
     /// The first page of `all`, or the page that a token stands for, and the token of the next one,
     /// empty at the end.
     pub(super) fn page(
@@ -50,49 +52,68 @@ impl<T> Pages<T> {
             0 => SIZE_DEFAULT,
             size => size.min(SIZE_MAX),
         };
-        let mut items = if token.is_empty() {
-            all()
+        let (id, items, from) = if token.is_empty() {
+            let all = all();
+            if all.len() <= size {
+                return Ok((all, String::new()));
+            }
+            let id = greenroom_auth::hex(&greenroom_auth::random::<16>());
+            (id.clone(), self.hold(id, all), 0)
         } else {
-            self.take(token)?
+            self.find(token)?
         };
-        if items.len() <= size {
-            return Ok((items, String::new()));
-        }
-        let rest = items.split_off(size);
-        let token = greenroom_auth::hex(&greenroom_auth::random::<16>());
+        let upto = items.len().min(from + size);
+        let next = match upto < items.len() {
+            true => format!("{}.{id}.{upto}", self.name),
+            false => String::new(),
+        };
+        Ok((items[from..upto].to_vec(), next))
+    }
+
+    fn hold(&self, id: String, items: Vec<T>) -> Arc<[T]> {
+        let items: Arc<[T]> = items.into();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.len() == HELD_MAX {
             held.pop_front();
         }
-        held.push_back(Rest {
-            token: token.clone(),
-            at: Instant::now(),
-            items: rest,
+        held.push_back(Listing {
+            id,
+            asked_at: Instant::now(),
+            items: Arc::clone(&items),
         });
-        Ok((items, token))
+        items
     }
 
-    fn take(&self, token: &str) -> Result<Vec<T>, Refusal> {
-        if token.len() != 32 || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(Refusal::new(
+    fn find(&self, token: &str) -> Result<(String, Arc<[T]>, usize), Refusal> {
+        let bad = || {
+            Refusal::new(
                 Status::InvalidArgument,
                 "bad_page_token",
                 "the page token is none that this call gave: begin without one",
-            ));
+            )
+        };
+        let parts: Vec<&str> = token.split('.').collect();
+        let [name, id, from] = parts[..] else {
+            return Err(bad());
+        };
+        let from: usize = from.parse().map_err(|_| bad())?;
+        if name != self.name || id.len() != 32 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(bad());
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|rest| rest.at.elapsed() < HELD_FOR);
-        let found = held.iter().position(|rest| rest.token == token);
-        found
-            .and_then(|at| held.remove(at))
-            .map(|rest| rest.items)
-            .ok_or_else(|| {
-                Refusal::new(
-                    Status::FailedPrecondition,
-                    "page_expired",
-                    "the list behind this page token is no longer held: begin without one",
-                )
-            })
+        held.retain(|listing| listing.asked_at.elapsed() < HELD_FOR);
+        let Some(listing) = held.iter_mut().find(|listing| listing.id == id) else {
+            return Err(Refusal::new(
+                Status::FailedPrecondition,
+                "page_expired",
+                "the list behind this page token is no longer held: begin without one",
+            ));
+        };
+        if from >= listing.items.len() {
+            return Err(bad());
+        }
+        listing.asked_at = Instant::now();
+        Ok((id.to_owned(), Arc::clone(&listing.items), from))
     }
 }
 
@@ -102,34 +123,33 @@ mod tests {
 
     // spec: API-23
     #[test]
-    fn pages_are_cuts_of_one_list_and_a_token_works_once() {
-        let pages = Pages::default();
+    fn pages_are_cuts_of_one_list_and_a_lost_page_can_be_asked_for_again() {
+        let pages = Pages::new("numbers");
         let (first, token) = pages.page(2, "", || vec![1, 2, 3, 4, 5]).unwrap();
         assert_eq!(first, [1, 2]);
-        let (second, next) = pages.page(2, &token, || unreachable!()).unwrap();
-        assert_eq!(second, [3, 4]);
-        let (third, end) = pages.page(2, &next, || unreachable!()).unwrap();
-        assert_eq!((third, end.as_str()), (vec![5], ""));
-        assert_eq!(
-            pages.page(2, &token, Vec::new).unwrap_err().reason,
-            "page_expired"
-        );
-        assert_eq!(
-            pages.page(2, "nonsense", Vec::new).unwrap_err().reason,
-            "bad_page_token"
-        );
+        for _ in 0..2 {
+            let (second, next) = pages.page(2, &token, || unreachable!()).unwrap();
+            assert_eq!(second, [3, 4]);
+            let (third, end) = pages.page(2, &next, || unreachable!()).unwrap();
+            assert_eq!((third, end.as_str()), (vec![5], ""));
+        }
     }
 
+    // spec: API-23
     #[test]
-    fn held_lists_are_bounded() {
-        let pages = Pages::default();
-        let (_, first) = pages.page(1, "", || vec![1, 2]).unwrap();
+    fn unknown_and_foreign_tokens_are_bad_and_old_ones_expired() {
+        let (pages, others) = (Pages::new("numbers"), Pages::new("others"));
+        let (_, foreign) = others.page(1, "", || vec![1, 2]).unwrap();
+        let (_, token) = pages.page(1, "", || vec![1, 2]).unwrap();
+        let beyond = token.rsplit_once('.').unwrap().0.to_owned() + ".9";
+        for bad in ["nonsense", foreign.as_str(), beyond.as_str()] {
+            let refusal = pages.page(2, bad, Vec::<i32>::new).unwrap_err();
+            assert_eq!(refusal.reason, "bad_page_token", "{bad}");
+        }
         for _ in 0..HELD_MAX {
             pages.page(1, "", || vec![1, 2]).unwrap();
         }
-        assert_eq!(
-            pages.page(1, &first, Vec::new).unwrap_err().reason,
-            "page_expired"
-        );
+        let refusal = pages.page(1, &token, Vec::new).unwrap_err();
+        assert_eq!(refusal.reason, "page_expired");
     }
 }

@@ -22,38 +22,53 @@ const FAILURES_PER_MINUTE: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Addresses remembered; beyond it the one that failed longest ago is forgotten.
 const ADDRESSES_MAX: usize = 4_096;
-/// A refused token is answered after this, plus up to as much again of random tenths, so that the
+/// A refused token is answered this long after it came, plus up to 100 at random, so that the
 /// answer's time tells nothing (LOCAL-07).
 const REFUSAL_DELAY_MS: u64 = 300;
 
 /// Remembers who presented bad tokens.
 #[derive(Debug, Default)]
 pub(super) struct Doorkeeper {
-    failures: Mutex<BTreeMap<IpAddr, Vec<Instant>>>,
+    callers: Mutex<BTreeMap<IpAddr, Failures>>,
 }
 
+#[derive(Debug, Default)]
+struct Failures {
+    /// Those of the last minute.
+    times: Vec<Instant>,
+    /// Since when the door is closed.
+    closed: Option<Instant>,
+}
+
+// === impl Doorkeeper ===
+
 impl Doorkeeper {
-    fn is_closed(&self, address: IpAddr) -> bool {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(times) = failures.get_mut(&address) else {
-            return false;
-        };
-        times.retain(|at| at.elapsed() < MINUTE);
-        times.len() >= FAILURES_PER_MINUTE
+    /// For how much longer the door is closed to an address.
+    fn closed_for(&self, address: IpAddr, now: Instant) -> Option<Duration> {
+        let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = callers.get(&address)?.closed?;
+        MINUTE.checked_sub(now.saturating_duration_since(closed))
     }
 
-    fn note_failure(&self, address: IpAddr) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.len() >= ADDRESSES_MAX && !failures.contains_key(&address) {
-            let oldest = failures
+    fn note_failure(&self, address: IpAddr, now: Instant) {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if callers.len() >= ADDRESSES_MAX && !callers.contains_key(&address) {
+            let oldest = callers
                 .iter()
-                .min_by_key(|(_, times)| times.last().copied())
+                .min_by_key(|(_, failures)| failures.times.last().copied().max(failures.closed))
                 .map(|(address, _)| *address);
             if let Some(oldest) = oldest {
-                failures.remove(&oldest);
+                callers.remove(&oldest);
             }
         }
-        failures.entry(address).or_default().push(Instant::now());
+        let failures = callers.entry(address).or_default();
+        let times = &mut failures.times;
+        times.retain(|at| now.saturating_duration_since(*at) < MINUTE);
+        times.push(now);
+        if times.len() >= FAILURES_PER_MINUTE {
+            times.clear();
+            failures.closed = Some(now);
+        }
     }
 }
 
@@ -62,16 +77,21 @@ impl ManagerApi {
         &self,
         request: Request<ClusterMemberRegisterRequest>,
     ) -> Result<Response<ClusterMemberRegisterResponse>, tonic::Status> {
+        let came_at = tokio::time::Instant::now();
+        self.caller(&request)?;
         let peer = request
             .remote_addr()
             .map_or(IpAddr::from([127, 0, 0, 1]), |peer| peer.ip());
-        if self.0.doorkeeper.is_closed(peer) {
+        if let Some(left) = self.0.doorkeeper.closed_for(peer, Instant::now()) {
             let refusal = Refusal::new(
                 Status::ResourceExhausted,
                 "slow_down",
                 "too many tokens were refused from this address: wait a minute",
             )
-            .with("retry_after_ms", 60_000_i64);
+            .with(
+                "retry_after_ms",
+                u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            );
             return Err(write_refusal(&refusal));
         }
         let request = request.into_inner();
@@ -94,6 +114,9 @@ impl ManagerApi {
                 NodeInventory::try_from(picture).map_err(|error| error.under("hardware"))
             })
             .transpose()?;
+        self.engine()
+            .refuse_full_disk()
+            .map_err(|refusal| write_refusal(&refusal))?;
         let command = Command::Register(Register {
             token: request.token,
             address,
@@ -116,10 +139,11 @@ impl ManagerApi {
             ))),
             (Err(refusal), _) => {
                 if refusal.status == Status::Unauthenticated {
-                    self.0.doorkeeper.note_failure(peer);
+                    self.0.doorkeeper.note_failure(peer, Instant::now());
                     tracing::warn!(%peer, "a worker called in with a token that opens nothing");
                     let jitter = u64::from(greenroom_auth::random::<1>()[0]) * 100 / 255;
-                    tokio::time::sleep(Duration::from_millis(REFUSAL_DELAY_MS + jitter)).await;
+                    let answer_after = Duration::from_millis(REFUSAL_DELAY_MS + jitter);
+                    tokio::time::sleep_until(came_at + answer_after).await;
                 }
                 Err(write_refusal(&refusal))
             }
@@ -192,16 +216,22 @@ mod tests {
         }
     }
 
+    // spec: LOCAL-07
     #[test]
-    fn ten_failures_close_the_door_for_that_address_alone() {
+    fn ten_failures_in_a_minute_close_the_door_for_that_address_alone_and_for_a_minute() {
         let doorkeeper = Doorkeeper::default();
         let (bad, good) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        for _ in 0..9 {
-            doorkeeper.note_failure(bad);
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        doorkeeper.note_failure(bad, at(0));
+        for second in 61..70 {
+            doorkeeper.note_failure(bad, at(second));
         }
-        assert!(!doorkeeper.is_closed(bad));
-        doorkeeper.note_failure(bad);
-        assert!(doorkeeper.is_closed(bad));
-        assert!(!doorkeeper.is_closed(good));
+        assert_eq!(doorkeeper.closed_for(bad, at(70)), None, "nine in a minute");
+        doorkeeper.note_failure(bad, at(70));
+        let left = |seconds| doorkeeper.closed_for(bad, at(seconds));
+        assert_eq!(left(71), Some(Duration::from_secs(59)));
+        assert_eq!(left(131), None);
+        assert_eq!(doorkeeper.closed_for(good, at(71)), None);
     }
 }

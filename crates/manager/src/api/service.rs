@@ -9,8 +9,8 @@ use greenroom_proto::manager::{self as pb};
 use greenroom_types::call::Call;
 use tonic::{Request, Response, Status};
 
+use super::ManagerApi;
 use super::streams::Streaming;
-use super::{ManagerApi, caller};
 
 /// Trailer that names the revision of a mutating answer (CLUST-13).
 const REVISION_TRAILER: &str = "greenroom-revision";
@@ -22,7 +22,7 @@ impl ManagerApi {
         request: Request<T>,
         wire: fn(T) -> Wire,
     ) -> Result<Response<A>, Status> {
-        let caller = caller::read(request.metadata())?;
+        let caller = self.caller(&request)?;
         let wire = wire(request.into_inner());
         let call = Call::try_from(wire).map_err(|error| write_refusal(&refuse(error)))?;
         let (revision, reply) = self
@@ -55,6 +55,9 @@ macro_rules! calls {
                 &self,
                 _request: Request<()>,
             ) -> Result<Response<Streaming<pb::NorskStatusEvent>>, Status> {
+                self.engine()
+                    .refuse_stopping()
+                    .map_err(|refusal| write_refusal(&refusal))?;
                 Ok(Response::new(self.status_channel()))
             }
 
@@ -76,7 +79,7 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::ListNodesRequest>,
             ) -> Result<Response<pb::ListNodesResponse>, Status> {
-                caller::read(request.metadata())?;
+                self.caller(&request)?;
                 self.nodes(request.get_ref()).map(Response::new)
             }
 
@@ -84,7 +87,7 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::ListBundlesRequest>,
             ) -> Result<Response<pb::ListBundlesResponse>, Status> {
-                caller::read(request.metadata())?;
+                self.caller(&request)?;
                 self.bundles(request.get_ref()).map(Response::new)
             }
 
@@ -92,7 +95,7 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::GetBundleRequest>,
             ) -> Result<Response<pb::GetBundleResponse>, Status> {
-                caller::read(request.metadata())?;
+                self.caller(&request)?;
                 self.bundle(request.into_inner()).map(Response::new)
             }
 
@@ -100,7 +103,7 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::ListClusterNodesRequest>,
             ) -> Result<Response<pb::ListClusterNodesResponse>, Status> {
-                caller::read(request.metadata())?;
+                self.caller(&request)?;
                 Ok(Response::new(self.slots()))
             }
 

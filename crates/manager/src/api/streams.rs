@@ -14,7 +14,7 @@ use greenroom_proto::manager::{
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Status};
 
-use super::{ManagerApi, caller};
+use super::ManagerApi;
 use crate::clock::wall;
 use crate::engine::shutting_down;
 use crate::status_log::{Line, Severity};
@@ -77,7 +77,7 @@ impl ManagerApi {
         &self,
         request: Request<JobSearchRequest>,
     ) -> Result<Streaming<CurrentJob>, Status> {
-        let minor = caller::read(request.metadata())?.protocol_minor;
+        let minor = self.caller(&request)?.protocol_minor;
         let request = request.into_inner();
         // A filter without a comparison is refused by name before its form is read (JOB-29).
         let search = match search::JobSearch::try_from(request) {
@@ -105,7 +105,7 @@ impl ManagerApi {
         &self,
         request: Request<EventStreamRequest>,
     ) -> Result<Streaming<EventStreamEvent>, Status> {
-        caller::read(request.metadata())?;
+        self.caller(&request)?;
         let request = request.into_inner();
         let form = Form::asked(&request);
         let wish = Wish {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom_ledger::{Command, Line, Link};
 use greenroom_types::NodeId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Mail;
@@ -28,6 +28,46 @@ pub(super) struct Dialler {
     pub(super) address: String,
     pub(super) mail: mpsc::Receiver<Mail>,
     pub(super) overflow: Arc<AtomicBool>,
+    /// Resolves when the line to the worker's former address has ended.
+    pub(super) former: Option<oneshot::Receiver<()>>,
+    /// Dropped when this line has ended.
+    pub(super) _ends: oneshot::Sender<()>,
+}
+
+/// A wait before the next attempt.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    wait: Duration,
+    /// A worker that calls in ends it (LOCAL-09).
+    can_be_cut: bool,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    InTime,
+    /// The worker called in.
+    Called,
+    /// The node is no longer wanted.
+    Unwanted,
+}
+
+// === impl Rest ===
+
+impl Rest {
+    const fn upto(wait: Duration) -> Self {
+        Self {
+            wait,
+            can_be_cut: true,
+        }
+    }
+
+    const fn full(wait: Duration) -> Self {
+        Self {
+            wait,
+            can_be_cut: false,
+        }
+    }
 }
 
 // === impl Dialler ===
@@ -35,53 +75,61 @@ pub(super) struct Dialler {
 impl Dialler {
     /// Dials until it is told that the node is no longer wanted.
     pub(super) async fn run(mut self) {
+        if let Some(former) = self.former.take() {
+            // What ends there is recorded before anything begins here.
+            let _ = former.await;
+        }
         let mut backoff = Backoff::new();
         let mut failures: Vec<Instant> = Vec::new();
         loop {
             let ended = session::run(&mut self).await;
             tracing::debug!(node_id = %self.node_id, ?ended, "a session with a worker ended");
-            let mut wait = Duration::ZERO;
-            match ended {
+            let rest = match ended {
                 Ended::Unwanted => return,
-                Ended::Redial => backoff.reset(),
-                Ended::Dropped => {
+                Ended::Redial | Ended::Dropped => {
                     backoff.reset();
-                    self.report_drop().await;
+                    Rest::upto(Duration::ZERO)
                 }
-                Ended::NotReached => wait = backoff.next(greenroom_auth::random::<1>()[0]),
+                Ended::NotReached => Rest::upto(backoff.next(greenroom_auth::random::<1>()[0])),
                 Ended::NotProven => {
-                    wait = backoff.next(greenroom_auth::random::<1>()[0]);
                     failures.retain(|at| at.elapsed() < PROOF_WINDOW);
                     failures.push(Instant::now());
                     if failures.len() >= PROOF_FAILURES {
                         failures.clear();
-                        wait = PROOF_PAUSE;
+                        tracing::warn!(node_id = %self.node_id, "dialling pauses: nobody at the worker's address can prove that it is this node");
+                        Rest::full(PROOF_PAUSE)
+                    } else {
+                        Rest::upto(backoff.next(greenroom_auth::random::<1>()[0]))
                     }
                 }
-            }
-            if !self.rest(wait).await {
-                return;
+            };
+            match self.rest(rest).await {
+                Woken::InTime => {}
+                Woken::Called => backoff.reset(),
+                Woken::Unwanted => return,
             }
         }
     }
 
     /// Waits before the next attempt. Orders that come meanwhile are left out: the next hello brings
-    /// both sides level. False when the node is no longer wanted.
-    async fn rest(&mut self, wait: Duration) -> bool {
-        let until = Instant::now() + wait;
+    /// both sides level.
+    async fn rest(&mut self, rest: Rest) -> Woken {
+        let until = Instant::now() + rest.wait;
         loop {
             tokio::select! {
-                () = tokio::time::sleep_until(until) => return true,
+                biased;
                 mail = self.mail.recv() => match mail {
-                    None | Some(Mail::Close { redial: false }) => return false,
-                    Some(Mail::Close { redial: true }) => return true,
-                    Some(Mail::Order { .. }) => {}
+                    None | Some(Mail::Close { redial: false }) => return Woken::Unwanted,
+                    Some(Mail::Called) if rest.can_be_cut => return Woken::Called,
+                    Some(Mail::Called | Mail::Close { .. } | Mail::Order { .. }) => {}
                 },
+                () = tokio::time::sleep_until(until) => return Woken::InTime,
             }
         }
     }
 
-    async fn report_drop(&self) {
+    /// Records that a stream with a hello has ended (MNODE-10).
+    pub(super) async fn report_drop(&self) {
         let command = Command::Link {
             node_id: self.node_id.clone(),
             link: Link::Dropped,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_ledger::{Line as LineNews, Order, WorkerOrder};
 use greenroom_types::NodeId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::engine::Engine;
@@ -41,6 +41,8 @@ struct Line {
     /// An order did not fit into the box: the session ends, and the next hello brings both sides
     /// level again.
     overflow: Arc<AtomicBool>,
+    /// Resolves when the line has ended.
+    ended: oneshot::Receiver<()>,
 }
 
 /// What the conductor puts in a line's box.
@@ -53,6 +55,8 @@ enum Mail {
     Close {
         redial: bool,
     },
+    /// The worker called in: it listens now.
+    Called,
 }
 
 // === impl Links ===
@@ -102,14 +106,19 @@ impl Links {
             && line.address == address
             && !line.mail.is_closed()
         {
+            // A box that is full has other news, which end the session.
+            let _ = line.mail.try_send(Mail::Called);
             return;
         }
+        let former = inner.lines.remove(&node_id).map(|line| line.ended);
+        let (ends, ended) = oneshot::channel();
         let (mail, boxed) = mpsc::channel(self.settings.queue);
         let overflow = Arc::new(AtomicBool::new(false));
         let line = Line {
             address: address.clone(),
             mail,
             overflow: Arc::clone(&overflow),
+            ended,
         };
         inner.lines.insert(node_id.clone(), line);
         let line = dial::Dialler {
@@ -120,6 +129,8 @@ impl Links {
             address,
             mail: boxed,
             overflow,
+            former,
+            _ends: ends,
         };
         inner.tasks.spawn(line.run());
     }

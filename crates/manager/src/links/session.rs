@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_auth::{NodeKey, PROOF_METADATA};
-use greenroom_ledger::{Command, Line, Report};
+use greenroom_ledger::{Command, Line, Link, Report};
+use greenroom_proto::convert::call::PROTOCOL_MAJOR;
 use greenroom_proto::worker::node_controller_message::Message as Out;
 use greenroom_proto::worker::worker_client::WorkerClient;
 use greenroom_proto::worker::worker_message::Message as In;
@@ -22,6 +23,7 @@ use super::Mail;
 use super::dial::Dialler;
 use super::wire::{self, Said};
 use crate::clock::wall;
+use crate::conductor;
 
 /// An order that the stream does not take for this long ends the session: the worker reads no more.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
@@ -55,6 +57,8 @@ struct Session<'a> {
     inbox: Streaming<WorkerMessage>,
     /// Orders of commits before this one were brought level by the hello.
     since: u64,
+    /// Minor of the worker's protocol (HELLO-06).
+    minor: u32,
     info: InfoGate,
 }
 
@@ -75,30 +79,17 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         return Ended::NotReached;
     };
     dialler.note(Line::Opened);
-    let node_id = dialler.node_id.clone();
+    dialler.overflow.store(false, Ordering::Relaxed);
     let mut session = Session {
         dialler,
         outbox,
         inbox,
         since: u64::MAX,
+        minor: 0,
         info: InfoGate::default(),
     };
-    let ended = match session.hello().await {
-        Err(ended) => ended,
-        Ok(hello) => match key.check_worker(&node_id, &proof, &hello.shared_secret) {
-            Err(error) => {
-                tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
-                Ended::NotProven
-            }
-            Ok(()) => match session.greet(hello).await {
-                Err(ended) => ended,
-                Ok(()) => session.carry().await,
-            },
-        },
-    };
-    if matches!(ended, Ended::NotReached | Ended::NotProven) {
-        session.dialler.note(Line::Closed);
-    }
+    let ended = session.run(&key, &proof).await;
+    dialler.note(Line::Closed);
     ended
 }
 
@@ -154,7 +145,7 @@ async fn unwanted(mail: &mut mpsc::Receiver<Mail>) -> Ended {
         match mail.recv().await {
             None | Some(Mail::Close { redial: false }) => return Ended::Unwanted,
             Some(Mail::Close { redial: true }) => return Ended::Redial,
-            Some(Mail::Order { .. }) => {}
+            Some(Mail::Order { .. } | Mail::Called) => {}
         }
     }
 }
@@ -171,29 +162,37 @@ impl Dialler {
 // === impl Session ===
 
 impl Session<'_> {
-    /// Waits for the hello. The keeper ends a node whose hello does not come (MNODE-06), which
-    /// closes the line.
+    async fn run(&mut self, key: &NodeKey, proof: &greenroom_auth::ManagerProof) -> Ended {
+        let greeted = match self.hello().await {
+            Ok(hello) => match self.check(key, proof, &hello) {
+                Ok(()) => self.greet(hello).await,
+                Err(ended) => Err(ended),
+            },
+            Err(ended) => Err(ended),
+        };
+        if let Err(ended) = greeted {
+            return ended;
+        }
+        let ended = self.carry().await;
+        // However it ended: as long as the node is taken for running, somebody must hear it.
+        self.dialler.report_drop().await;
+        ended
+    }
+
+    /// Waits for the hello. The keeper ends a node whose first hello does not come (MNODE-06), which
+    /// closes the line; for one that was heard before, the stream is closed here.
     async fn hello(&mut self) -> Result<Box<WorkerHello>, Ended> {
         let heard = tokio::select! {
             heard = self.inbox.message() => heard,
             ended = unwanted(&mut self.dialler.mail) => return Err(ended),
+            () = tokio::time::sleep(self.dialler.settings.hello) => return Err(Ended::NotReached),
         };
         let node_id = &self.dialler.node_id;
         match heard {
             Ok(Some(WorkerMessage {
                 message: Some(In::Hello(hello)),
                 ..
-            })) => {
-                let named = hello
-                    .node_metadata
-                    .as_ref()
-                    .and_then(|node| node.node_id.as_ref());
-                if named.is_none_or(|named| named.node_id != node_id.as_str()) {
-                    tracing::warn!(%node_id, "a hello names another node; the stream is closed");
-                    return Err(Ended::NotProven);
-                }
-                Ok(Box::new(hello))
-            }
+            })) => Ok(Box::new(hello)),
             Ok(Some(_)) => {
                 tracing::warn!(%node_id, "a worker did not begin with a hello; the stream is closed");
                 Err(Ended::NotProven)
@@ -207,18 +206,85 @@ impl Session<'_> {
         }
     }
 
+    /// Whether the other side is the worker of this node, and speaks our protocol (MNODE-08,
+    /// HELLO-06).
+    fn check(
+        &mut self,
+        key: &NodeKey,
+        proof: &greenroom_auth::ManagerProof,
+        hello: &WorkerHello,
+    ) -> Result<(), Ended> {
+        let node_id = &self.dialler.node_id;
+        let named = hello
+            .node_metadata
+            .as_ref()
+            .and_then(|node| node.node_id.as_ref());
+        if named.is_none_or(|named| named.node_id != node_id.as_str()) {
+            tracing::warn!(%node_id, "a hello names another node; the stream is closed");
+            return Err(Ended::NotProven);
+        }
+        if let Err(error) = key.check_worker(node_id, proof, &hello.shared_secret) {
+            tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
+            return Err(Ended::NotProven);
+        }
+        let bound = self.dialler.engine.read(|ledger| {
+            let slot = ledger.slot(node_id)?;
+            (!slot.machine_id.is_empty()).then(|| slot.machine_id.clone())
+        });
+        if bound.is_some_and(|bound| bound != hello.machine_id) {
+            tracing::warn!(%node_id, "a hello comes from another machine; the stream is closed");
+            return Err(Ended::NotProven);
+        }
+        Ok(())
+    }
+
     /// Records the hello and answers it; then both sides are level.
     async fn greet(&mut self, hello: Box<WorkerHello>) -> Result<(), Ended> {
         let node_id = self.dialler.node_id.clone();
+        if hello.protocol_major != PROTOCOL_MAJOR {
+            tracing::error!(
+                %node_id, major = hello.protocol_major, minor = hello.protocol_minor,
+                "a worker speaks another major protocol and is not served: install one of our major"
+            );
+            // Ends a node that starts; one that was heard before is given up in its time.
+            let command = Command::Link {
+                node_id,
+                link: Link::HelloOver,
+            };
+            conductor::propose(self.dialler.engine.clone(), command).await;
+            return Err(Ended::NotReached);
+        }
+        self.minor = hello.protocol_minor;
         let hello = wire::read_hello(*hello).map_err(|error| {
             tracing::warn!(%node_id, %error, "a hello cannot be read; the stream is closed");
             Ended::NotReached
         })?;
+        let command = Command::Report {
+            node_id: node_id.clone(),
+            report_id: 0,
+            report: Box::new(Report::Hello(Box::new(hello))),
+        };
+        match self.dialler.engine.propose(command).await {
+            Ok((revision, answer)) => match answer.result {
+                Ok(_) => self.since = revision,
+                Err(refusal) => {
+                    tracing::warn!(%node_id, %refusal, "a worker's hello was refused");
+                    return Err(Ended::NotReached);
+                }
+            },
+            Err(error) => {
+                tracing::warn!(%node_id, %error, "a worker's hello could not be recorded");
+                return Err(Ended::NotReached);
+            }
+        }
+        tracing::info!(%node_id, address = self.dialler.address, "worker connected");
+        // Only now is it known up to where the worker's journal is stored: a journal that began anew
+        // takes the number back.
         let acked = self
             .dialler
             .engine
             .read(|ledger| ledger.node(&node_id).map(|node| node.report_acked));
-        let identity = self.dialler.engine.store().identity().clone();
+        let identity = self.dialler.engine.store().identity();
         let response = NodeControllerMessage {
             generation: identity.generation,
             message: Some(Out::HelloResponse(WorkerHelloResponse {
@@ -229,29 +295,11 @@ impl Session<'_> {
             })),
             ..NodeControllerMessage::default()
         };
-        self.send(response).await?;
-        let command = Command::Report {
-            node_id: node_id.clone(),
-            report_id: 0,
-            report: Box::new(Report::Hello(Box::new(hello))),
-        };
-        match self.dialler.engine.propose(command).await {
-            Ok((revision, answer)) => match answer.result {
-                Ok(_) => {
-                    self.since = revision;
-                    tracing::info!(%node_id, address = self.dialler.address, "worker connected");
-                    Ok(())
-                }
-                Err(refusal) => {
-                    tracing::warn!(%node_id, %refusal, "a worker's hello was refused");
-                    Err(Ended::NotReached)
-                }
-            },
-            Err(error) => {
-                tracing::warn!(%node_id, %error, "a worker's hello could not be recorded");
-                Err(Ended::NotReached)
-            }
+        if let Err(ended) = self.send(response).await {
+            self.dialler.report_drop().await;
+            return Err(ended);
         }
+        Ok(())
     }
 
     async fn carry(&mut self) -> Ended {
@@ -262,8 +310,42 @@ impl Session<'_> {
         let mut silent = Duration::ZERO;
         let mut last_tick = Instant::now();
         loop {
+            // Orders go first: reports without end must not hold back a stop (LIM-08).
             tokio::select! {
                 biased;
+                mail = self.dialler.mail.recv() => {
+                    let order = match mail {
+                        None | Some(Mail::Close { redial: false }) => return Ended::Unwanted,
+                        Some(Mail::Close { redial: true }) => return Ended::Redial,
+                        Some(Mail::Order { revision, order }) if revision >= self.since => order,
+                        Some(Mail::Order { .. } | Mail::Called) => continue,
+                    };
+                    // Behind one that was lost none may go out: the hello says them in order again.
+                    if self.dialler.overflow.load(Ordering::Relaxed) {
+                        return Ended::Dropped;
+                    }
+                    if self.minor < wire::minor_of(&order) {
+                        tracing::warn!(
+                            node_id = %self.dialler.node_id, minor = self.minor,
+                            "an order is not known to the worker's protocol and is left out"
+                        );
+                        continue;
+                    }
+                    if let Err(ended) = self.send(wire::write_order(&order)).await {
+                        return ended;
+                    }
+                }
+                _ = tick.tick() => {
+                    if self.dialler.overflow.load(Ordering::Relaxed) {
+                        return Ended::Dropped;
+                    }
+                    silent += last_tick.elapsed().min(2 * TICK);
+                    last_tick = Instant::now();
+                    if silent >= self.dialler.settings.silence {
+                        tracing::warn!(node_id = %self.dialler.node_id, "worker silent; its stream is dropped");
+                        return Ended::Dropped;
+                    }
+                }
                 heard = self.inbox.message() => match heard {
                     Ok(Some(message)) => {
                         silent = Duration::ZERO;
@@ -277,28 +359,6 @@ impl Session<'_> {
                         return Ended::Dropped;
                     }
                 },
-                mail = self.dialler.mail.recv() => {
-                    let order = match mail {
-                        None | Some(Mail::Close { redial: false }) => return Ended::Unwanted,
-                        Some(Mail::Close { redial: true }) => return Ended::Redial,
-                        Some(Mail::Order { revision, order }) if revision >= self.since => order,
-                        Some(Mail::Order { .. }) => continue,
-                    };
-                    if let Err(ended) = self.send(wire::write_order(&order)).await {
-                        return ended;
-                    }
-                }
-                _ = tick.tick() => {
-                    if self.dialler.overflow.swap(false, Ordering::Relaxed) {
-                        return Ended::Dropped;
-                    }
-                    silent += last_tick.elapsed().min(2 * TICK);
-                    last_tick = Instant::now();
-                    if silent >= self.dialler.settings.silence {
-                        tracing::warn!(node_id = %self.dialler.node_id, "worker silent; its stream is dropped");
-                        return Ended::Dropped;
-                    }
-                }
             }
         }
     }
@@ -318,6 +378,8 @@ impl Session<'_> {
                     .pass(self.dialler.engine.clock().mono().0 / 1_000, &info.start_id)
                 {
                     self.dialler.engine.hub().inform(info);
+                } else {
+                    self.dialler.engine.hub().lose_info();
                 }
             }
             Ok(Said::Report { report_id, report }) => {

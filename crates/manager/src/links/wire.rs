@@ -90,6 +90,15 @@ pub(super) fn write_order(order: &WorkerOrder) -> NodeControllerMessage {
     out
 }
 
+/// The minor of the protocol with which an order came (HELLO-05).
+pub(super) const fn minor_of(order: &WorkerOrder) -> u32 {
+    match order {
+        WorkerOrder::PrefetchImages { .. } => 9,
+        WorkerOrder::Migration { .. } => 3,
+        _ => 0,
+    }
+}
+
 fn write_job(job: &WorkerJob) -> wire::WorkerJob {
     let InstanceRef { key, start_id } = &job.instance;
     let order = StartOrder {
