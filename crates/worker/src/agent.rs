@@ -202,6 +202,8 @@ impl Agent {
             }
             Event::Order(Order::Shutdown { grace, park }) => self.apply_shutdown(grace, park, out),
             Event::Acked(id) => {
+                // A Manager may remember more than a worker that lost its memory.
+                let id = id.min(self.outbox.next_id() - 1);
                 if self.outbox.ack(id) {
                     out.persist.push(Record::Acked { id });
                 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::bundle::Requirements;
-use greenroom_types::inventory::{Capability, Cpu, Gpu, NodeInventory};
+use greenroom_types::inventory::{Capability, Cpu, Disk, Gpu, NodeInventory};
 use greenroom_types::job::Service;
 use greenroom_types::node::RejectionCode;
 use greenroom_types::{SHARE_TOLERANCE, StartId};
@@ -90,7 +90,7 @@ impl Room {
             &inherited,
             probe,
         )?;
-        check_disk(machine)?;
+        check_disk(&machine.disks)?;
         Ok(Reservation {
             capacity: need.required_capacity,
             cores: need.required_cores,
@@ -139,8 +139,8 @@ impl Room {
 }
 
 /// Whether the machine keeps its free disk (WORK-30); asked again once the images are there.
-pub(crate) fn check_disk(machine: &NodeInventory) -> Result<(), Refusal> {
-    let Some(disk) = machine.disks.first() else {
+pub(crate) fn check_disk(disks: &[Disk]) -> Result<(), Refusal> {
+    let Some(disk) = disks.first() else {
         return Ok(());
     };
     let keep = DISK_FREE_MIN.max(disk.total / DISK_FREE_PART);

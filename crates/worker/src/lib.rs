@@ -70,6 +70,7 @@ use crate::node::{About, Contact, Input, Node};
 use crate::ports::BindProbe;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, answered, call};
+use crate::runtime::docker::DockerRuntime;
 use crate::runtime::process::ProcessRuntime;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::{NodeProof, WorkerService};
@@ -79,6 +80,8 @@ pub(crate) const PROTOCOL_MAJOR: u32 = 1;
 /// Minor number of it.
 pub(crate) const PROTOCOL_MINOR: u32 = 10;
 
+/// Keeps which engine `RuntimeChoice::Auto` found.
+const RUNTIME_FILE: &str = "runtime";
 /// Time between two looks at the machine.
 const SURVEY_EVERY: Duration = Duration::from_secs(1);
 /// Every so many looks the images are listed.
@@ -99,6 +102,9 @@ pub struct Worker {
     journal: Journal,
     logs: LogStore,
     about: About,
+    known: Known,
+    proofs: Proofs,
+    identities: Identities,
     credential: Option<Credential>,
     token: Secret,
     public_key: Vec<u8>,
@@ -146,7 +152,8 @@ impl Worker {
 
         let logs = LogStore::new(&dir);
         let (node_news, news) = News::channel();
-        let runtime = choose_runtime(&config, &logs, &node_news).await?;
+        let (known, proofs, identities) = Known::channel(credential.as_ref());
+        let runtime = choose_runtime(&config, &logs, &identities, &node_news).await?;
         let runtime_text = runtime
             .engine()
             .await
@@ -191,6 +198,9 @@ impl Worker {
             journal,
             logs,
             about,
+            known,
+            proofs,
+            identities,
             credential,
             token,
             public_key,
@@ -223,7 +233,6 @@ impl Worker {
     pub async fn run(self, ending: impl Future<Output = Ending> + Send) -> Result<(), Error> {
         let (inputs, input_receiver) = mpsc::channel(256);
         let (contact, contacts) = watch::channel(Contact::Alone);
-        let (known, proofs, identities) = Known::channel(self.credential.as_ref());
         let closing = CancellationToken::new();
 
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
@@ -233,13 +242,13 @@ impl Worker {
             lanes,
             self.runtime.clone(),
             self.about.clone(),
-            identities,
+            self.identities,
             contact,
             self.logs,
         );
         let node = tokio::spawn(node.run(input_receiver, self.news));
 
-        let service = WorkerService::new(proofs, inputs.clone(), closing.clone());
+        let service = WorkerService::new(self.proofs, inputs.clone(), closing.clone());
         let server = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .add_service(WorkerServer::new(service))
@@ -265,7 +274,7 @@ impl Worker {
             public_key: self.public_key,
             state_dir: self.config.state_dir.clone(),
             credential: self.credential,
-            known,
+            known: self.known,
             machines,
             contacts,
         };
@@ -300,11 +309,44 @@ impl std::fmt::Debug for Worker {
     }
 }
 
+/// The engine of the settings. A choice made once for `Auto` stays, so that a worker whose engine is
+/// away for a moment does not forget what it runs there.
 async fn choose_runtime(
     config: &Config,
     logs: &LogStore,
+    identities: &Identities,
     news: &News,
 ) -> Result<SharedRuntime, Error> {
+    let docker = async |host: Option<String>| {
+        let dir = config.state_dir.clone();
+        let (logs, news, identities) = (logs.clone(), news.clone(), identities.clone());
+        DockerRuntime::connect(host, dir, logs, config.logs, news, identities)
+            .await
+            .map_err(|(host, why)| Error::Docker { host, why })
+    };
+    let state = |source| Error::State {
+        path: config.state_dir.clone(),
+        source,
+    };
+    let kept = config.state_dir.join(RUNTIME_FILE);
+    let before = std::fs::read_to_string(&kept).unwrap_or_default();
+    let wanted = match &config.runtime {
+        RuntimeChoice::Auto if before == "docker" => RuntimeChoice::Docker(None),
+        RuntimeChoice::Auto if before == "process" => RuntimeChoice::Process,
+        other => other.clone(),
+    };
+    match wanted {
+        RuntimeChoice::Docker(host) => return Ok(Arc::new(docker(host).await?)),
+        RuntimeChoice::Auto => {
+            let found = docker(None).await;
+            let name = if found.is_ok() { "docker" } else { "process" };
+            std::fs::write(&kept, name).map_err(state)?;
+            if let Ok(runtime) = found {
+                return Ok(Arc::new(runtime));
+            }
+        }
+        RuntimeChoice::Process => {}
+    }
     let supervisor = if config.supervisor.is_empty() {
         let own = std::env::current_exe().map_err(|source| Error::State {
             path: config.state_dir.clone(),

@@ -74,9 +74,14 @@ impl LogStore {
         Self(state_dir.join("logs"))
     }
 
+    /// The directory of an instance's logs.
+    pub(crate) fn dir(&self, start_id: &StartId) -> PathBuf {
+        self.0.join(safe_name(start_id))
+    }
+
     /// Makes the directory for an instance's logs.
     pub(crate) fn begin(&self, key: &InstanceKey, start_id: &StartId) -> io::Result<PathBuf> {
-        let dir = self.0.join(safe_name(start_id));
+        let dir = self.dir(start_id);
         std::fs::create_dir_all(&dir)?;
         let about = About {
             key: key.clone(),
@@ -88,7 +93,7 @@ impl LogStore {
 
     /// Notes that an instance is over: its logs are kept from now on for their time.
     pub(crate) fn end(&self, start_id: &StartId) {
-        let dir = self.0.join(safe_name(start_id));
+        let dir = self.dir(start_id);
         if dir.exists() {
             let _ = std::fs::write(dir.join(ENDED_FILE), b"");
         }

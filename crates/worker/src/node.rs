@@ -422,7 +422,8 @@ impl Node {
             id,
             outgoing,
             heard: Instant::now(),
-            sent: response.report_acked,
+            // A Manager may remember more than a worker that lost its memory.
+            sent: response.report_acked.min(self.agent.outbox().next_id() - 1),
             // The hello carried it, a moment ago.
             told: None,
             told_at: None,

@@ -16,12 +16,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::node::{Input, OUTGOING_MAX, Outgoing, now};
 
 /// The Manager answers a hello within this, or the worker closes (WORK-03).
 const HELLO_ANSWER: Duration = Duration::from_secs(10);
+
+/// A dial may come this long before the answer to a registration.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a proof is checked against.
 #[derive(Clone, Debug)]
@@ -56,14 +60,17 @@ impl WorkerService {
 
     /// The worker's answer to a Manager that proved itself. Every other caller gets one and the same
     /// refusal; the reason stays here.
-    fn check<T>(&self, request: &Request<T>) -> Result<String, Status> {
+    async fn check(&self, metadata: &MetadataMap) -> Result<String, Status> {
         let refused = || Refusal::new(Code::Unauthenticated, "bad_proof", "not the Manager").into();
-        let proof = self.proof.borrow().clone();
+        // The Manager may dial before its own answer to the registration has arrived here.
+        let mut proofs = self.proof.clone();
+        let known = proofs.wait_for(Option::is_some);
+        let known = tokio::time::timeout(REGISTERED_WITHIN, known).await;
+        let proof = known.ok().and_then(|known| known.ok()?.clone());
         let Some(proof) = proof else {
             return Err(refused());
         };
-        let text = request
-            .metadata()
+        let text = metadata
             .get(PROOF_METADATA)
             .and_then(|text| text.to_str().ok());
         let Some(text) = text else {
@@ -90,7 +97,7 @@ impl Worker for WorkerService {
         &self,
         request: Request<Streaming<wire::NodeControllerMessage>>,
     ) -> Result<Response<BoxStream<wire::WorkerMessage>>, Status> {
-        let shared_secret = self.check(&request)?;
+        let shared_secret = self.check(request.metadata()).await?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let talk = Talk {
             inputs: self.inputs.clone(),
@@ -99,13 +106,8 @@ impl Worker for WorkerService {
         };
         let ending = self.ending.clone();
         tokio::spawn(async move {
-            let closing = talk.outgoing.clone();
             tokio::select! {
-                ended = talk.run(shared_secret) => {
-                    if let Err(status) = ended {
-                        let _ = closing.send(Err(status)).await;
-                    }
-                }
+                () = talk.run(shared_secret) => {}
                 () = ending.cancelled() => {}
             }
         });
@@ -123,7 +125,33 @@ struct Talk {
 // === impl Talk ===
 
 impl Talk {
-    async fn run(mut self, shared_secret: String) -> Result<(), Status> {
+    async fn run(mut self, shared_secret: String) {
+        let session = match self.greet(shared_secret).await {
+            Ok(Some(session)) => session,
+            Ok(None) => return,
+            Err(status) => {
+                let _ = self.outgoing.send(Err(status)).await;
+                return;
+            }
+        };
+        // From here on only the core holds the way out, so that a stream it replaces ends.
+        drop(self.outgoing);
+        while let Ok(Some(message)) = self.incoming.message().await {
+            let message = Box::new(message);
+            if self
+                .inputs
+                .send(Input::Said { session, message })
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+        let _ = self.inputs.send(Input::Gone { session }).await;
+    }
+
+    /// Says hello and takes its answer; none when the Manager has gone.
+    async fn greet(&mut self, shared_secret: String) -> Result<Option<u64>, Status> {
         let (answer, hello) = oneshot::channel();
         self.ask(Input::Hello {
             answer,
@@ -132,7 +160,7 @@ impl Talk {
         .await?;
         let hello = hello.await.map_err(|_| ending())?;
         if self.outgoing.send(Ok(*hello)).await.is_err() {
-            return Ok(());
+            return Ok(None);
         }
         let answered = tokio::time::timeout(HELLO_ANSWER, self.incoming.message()).await;
         let message = answered
@@ -140,7 +168,7 @@ impl Talk {
         let response = match message.and_then(|message| message.message) {
             Some(Controller::HelloResponse(response)) => response,
             Some(_) => return Err(Status::failed_precondition("hello_response comes first")),
-            None => return Ok(()),
+            None => return Ok(None),
         };
         let (answer, control) = oneshot::channel();
         let outgoing = self.outgoing.clone();
@@ -150,20 +178,7 @@ impl Talk {
             answer,
         })
         .await?;
-        let session = control.await.map_err(|_| ending())??;
-        // From here on only the core holds the way out, so that a stream it replaces ends.
-        drop(self.outgoing);
-        while let Ok(Some(message)) = self.incoming.message().await {
-            let input = Input::Said {
-                session,
-                message: Box::new(message),
-            };
-            if self.inputs.send(input).await.is_err() {
-                break;
-            }
-        }
-        let _ = self.inputs.send(Input::Gone { session }).await;
-        Ok(())
+        control.await.map_err(|_| ending())?.map(Some)
     }
 
     async fn ask(&self, input: Input) -> Result<(), Status> {

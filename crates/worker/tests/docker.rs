@@ -1,1 +1,320 @@
+//! The Docker runtime against a real engine. Registered only with the feature `docker-tests`; then an
+//! engine must answer (`scripts/docker-engine`) and hold the image of `scripts/test-image`.
 
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use common::{FakeManager, Stream, WorkerProcess, id, job, key, within};
+use greenroom_proto::common::port_mapping::HostPort;
+use greenroom_proto::common::service::{Container, ServiceRestart};
+use greenroom_proto::common::{
+    ContainerUrl, DockerContainer, HostPortEphemeral, HostPortSpecific, PortMapping,
+    ProtocolFamily, Service, ServiceParameters,
+};
+use greenroom_proto::manager::InstanceState;
+use greenroom_proto::worker::WorkerJob;
+use greenroom_proto::worker::node_controller_message::Message as Order;
+use greenroom_proto::worker::worker_message::Message as Said;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const IMAGE: &str = "greenroom-test:1";
+
+struct Scene {
+    manager: FakeManager,
+    worker: WorkerProcess,
+    stream: Stream,
+    /// Last, so that it is there while everything else ends.
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Scene {
+    /// Nothing of a test that failed stays at the engine.
+    fn drop(&mut self) {
+        let filter = format!("label=greenroom.node={}", self.manager.node.id);
+        for (list, remove) in [
+            (
+                ["container", "ls", "--all"].as_slice(),
+                ["container", "rm", "--force"].as_slice(),
+            ),
+            (["network", "ls"].as_slice(), ["network", "rm"].as_slice()),
+        ] {
+            let ids = docker(&[list, &["--quiet", "--filter", &filter]].concat());
+            for id in ids.lines() {
+                docker(&[remove, &[id]].concat());
+            }
+        }
+    }
+}
+
+async fn scene() -> Scene {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manager = FakeManager::start().await;
+    let worker = WorkerProcess::spawn(&dir.path().join("state"), &manager, "docker", "2");
+    let stream = manager.meet(1, 0).await;
+    Scene {
+        _dir: dir,
+        manager,
+        worker,
+        stream,
+    }
+}
+
+fn docker(args: &[&str]) -> String {
+    let output = Command::new("docker")
+        .args(args)
+        .output()
+        .expect("the docker command is there");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A service of the test image: a line for its shell.
+fn shell(name: &str, line: &str) -> Service {
+    let container_url = Some(ContainerUrl {
+        url: IMAGE.to_owned(),
+    });
+    Service {
+        name: name.to_owned(),
+        container: Some(Container::Docker(DockerContainer { container_url })),
+        command: format!("sh -c \"{line}\""),
+        ..Default::default()
+    }
+}
+
+fn published(container_port: u32, host_port: HostPort) -> Option<ServiceParameters> {
+    let mapping = PortMapping {
+        container_port,
+        protocol: ProtocolFamily::Tcp.into(),
+        host_port: Some(host_port),
+        ..Default::default()
+    };
+    Some(ServiceParameters {
+        port_mappings: vec![mapping],
+        ..Default::default()
+    })
+}
+
+impl Scene {
+    /// What is there of a start, by its label.
+    fn ids(&self, start_id: &str, kind: &str) -> Vec<String> {
+        let node = format!("label=greenroom.node={}", self.manager.node.id);
+        let start = format!("label=greenroom.start-id={}", id(start_id));
+        let all: &[&str] = if kind == "container" { &["--all"] } else { &[] };
+        let args = [kind, "ls", "--quiet", "--filter", &node, "--filter", &start];
+        let ids = docker(&[&args[..], all].concat());
+        ids.lines().map(str::to_owned).collect()
+    }
+    fn is_gone(&self, start_id: &str) -> bool {
+        self.ids(start_id, "container").is_empty() && self.ids(start_id, "network").is_empty()
+    }
+}
+
+// spec: WORK-10, WORK-13, WORK-14, WORK-15, WORK-24
+#[tokio::test]
+async fn services_reach_each_other_by_name_and_the_host_by_their_ports() {
+    let mut scene = scene().await;
+    let mut web = shell(
+        "web",
+        "mkdir /www; echo hello > /www/index.html; httpd -f -p 8080 -h /www",
+    );
+    web.parameters = published(8080, HostPort::Ephemeral(HostPortEphemeral {}));
+    let mut client = shell("client", "wget -q -O- http://web:8080/index.html");
+    client.depends_on = vec!["web".to_owned()];
+    client.restart = ServiceRestart::OnFailure.into();
+    client.restart_count = 20;
+    let logs = scene
+        .worker
+        .state_dir
+        .join("logs")
+        .join(id("s1"))
+        .join("client.log");
+    scene
+        .stream
+        .provision(job("j", "s1", vec![client, web]))
+        .await;
+    let port = scene
+        .stream
+        .until(|message| match &message.message {
+            Some(Said::JobStarted(started)) => {
+                Some(started.service_port_mappings["web"].mappings[0].published)
+            }
+            _ => None,
+        })
+        .await;
+    // A connection may come before the service listens; the engine then ends it without a word.
+    let answer = within(async {
+        loop {
+            let mut text = String::new();
+            let mut socket = TcpStream::connect(("127.0.0.1", port as u16)).unwrap();
+            let _ = socket.write_all(b"GET /index.html HTTP/1.0\r\n\r\n");
+            let _ = socket.read_to_string(&mut text);
+            if text.contains("hello") {
+                return text;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(answer.starts_with("HTTP/1"), "{answer}");
+    assert_eq!(scene.ids("s1", "container").len(), 2);
+    assert_eq!(scene.ids("s1", "network").len(), 1);
+    within(async {
+        while !std::fs::read_to_string(&logs)
+            .unwrap_or_default()
+            .contains("hello")
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    scene.stream.stop("j", "s1", 1_000).await;
+    assert_eq!(scene.stream.reports("s1", "stopped").await, ["stopped"]);
+    assert!(scene.is_gone("s1"));
+}
+
+// spec: WORK-13, WORK-25, WORK-61
+#[tokio::test]
+async fn a_killed_worker_takes_its_containers_on_and_touches_no_others() {
+    let mut scene = scene().await;
+    let foreign = docker(&["run", "--detach", IMAGE, "sleep", "1000"]);
+    scene
+        .stream
+        .provision(job("j", "s1", vec![shell("a", "exec sleep 1000")]))
+        .await;
+    scene.stream.reports("s1", "started").await;
+    let format = ["--format", "{{.State.StartedAt}} {{.RestartCount}}"];
+    let before = docker(&[&["inspect", &scene.ids("s1", "container")[0]][..], &format].concat());
+    scene.worker.kill();
+    scene.worker.start_again();
+    let mut stream = scene.manager.meet(2, u64::MAX).await;
+    assert_eq!(stream.hello.instances[0].state(), InstanceState::Running);
+    let after = docker(&[&["inspect", &scene.ids("s1", "container")[0]][..], &format].concat());
+    assert_eq!(before, after);
+    // An end that comes now is judged by the service's own policy, known from its label.
+    docker(&["kill", &scene.ids("s1", "container")[0]]);
+    let words = stream.reports("s1", "stopped").await;
+    assert!(
+        words[0].starts_with("failed service a: exit code 137"),
+        "{words:?}"
+    );
+    assert!(scene.is_gone("s1"));
+    assert_eq!(
+        docker(&["inspect", "--format", "{{.State.Running}}", &foreign]),
+        "true"
+    );
+    docker(&["rm", "--force", &foreign]);
+}
+
+// spec: WORK-18, WORK-23
+#[tokio::test]
+async fn failures_carry_the_last_lines_and_stubborn_containers_are_killed() {
+    let mut scene = scene().await;
+    let failing = shell("bad", "echo something is wrong; exit 3");
+    scene.stream.provision(job("j", "s1", vec![failing])).await;
+    let words = scene.stream.reports("s1", "stopped").await;
+    let failed = words
+        .iter()
+        .find(|word| word.starts_with("failed"))
+        .unwrap();
+    assert_eq!(
+        failed,
+        "failed service bad: exit code 3\nsomething is wrong"
+    );
+    let stubborn = shell("a", "trap : TERM; while :; do sleep 1; done");
+    scene.stream.provision(job("k", "s2", vec![stubborn])).await;
+    scene.stream.reports("s2", "started").await;
+    scene.stream.stop("k", "s2", 200).await;
+    assert_eq!(scene.stream.reports("s2", "stopped").await, ["stopped"]);
+    assert!(scene.is_gone("s2"));
+}
+
+// spec: WORK-21, WORK-35
+#[tokio::test]
+async fn a_port_taken_at_the_bind_removes_everything_and_rejects() {
+    let mut scene = scene().await;
+    let free = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut service = shell("a", "exec sleep 1000");
+    service.parameters = published(
+        80,
+        HostPort::Specific(HostPortSpecific {
+            port: u32::from(port),
+        }),
+    );
+    let deferred = WorkerJob {
+        defer_start: true,
+        ..job("j", "s1", vec![service])
+    };
+    scene.stream.provision(deferred).await;
+    assert_eq!(
+        scene.stream.reports("s1", "prepared").await,
+        ["accepted", "prepared"]
+    );
+    let _taken = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
+    scene
+        .stream
+        .order("s1", None, Order::StartPreparedJob(key("j")))
+        .await;
+    assert_eq!(
+        scene.stream.reports("s1", "rejected").await,
+        ["rejected JOB_REJECTED_HOST_PORT"]
+    );
+    assert!(scene.is_gone("s1"));
+}
+
+// spec: WORK-34
+#[tokio::test]
+async fn an_image_that_the_registry_does_not_have_is_rejected_after_one_try() {
+    let mut scene = scene().await;
+    let registry = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = registry.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = registry.accept().await.unwrap();
+            let mut request = [0; 4_096];
+            let n = socket.read(&mut request).await.unwrap_or_default();
+            let manifest = String::from_utf8_lossy(&request[..n]).contains("/manifests/");
+            let (status, body) = if manifest {
+                let body =
+                    r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+                ("404 Not Found", body)
+            } else {
+                ("200 OK", "{}")
+            };
+            let head = "Content-Type: application/json\r\nConnection: close";
+            let length = body.len();
+            let answer =
+                format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}");
+            let _ = socket.write_all(answer.as_bytes()).await;
+        }
+    });
+    let mut service = shell("a", "true");
+    let url = format!("127.0.0.1:{port}/nothing:1");
+    let container_url = Some(ContainerUrl { url });
+    service.container = Some(Container::Docker(DockerContainer { container_url }));
+    scene.stream.provision(job("j", "s1", vec![service])).await;
+    let words = scene.stream.reports("s1", "rejected").await;
+    assert_eq!(words, ["accepted", "rejected JOB_REJECTED_IMAGE"]);
+    assert!(scene.is_gone("s1"));
+}
+
+// spec: WORK-40, WORK-55
+#[tokio::test]
+async fn the_inventory_tells_the_engine_and_the_images_held() {
+    let mut scene = scene().await;
+    let held = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
+        Some(Said::Inventory(inventory)) => {
+            let holds = inventory
+                .held_images
+                .iter()
+                .any(|image| image.reference == IMAGE);
+            holds.then(|| inventory.runtime.clone())
+        }
+        _ => None,
+    };
+    let runtime = scene.stream.until(held).await;
+    assert!(runtime.starts_with("docker "), "{runtime}");
+}

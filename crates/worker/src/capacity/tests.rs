@@ -1,6 +1,5 @@
 //! Room for starts: each kind of want on a small machine, at its exact edge.
 
-use greenroom_types::inventory::Disk;
 use greenroom_types::job::{HostPort, PortMapping, ServiceParameters};
 
 use super::*;

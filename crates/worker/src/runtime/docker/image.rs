@@ -1,0 +1,170 @@
+//! Making an image local, and what it means when that cannot be (WORK-34).
+
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::errors::Error as Engine;
+use bollard::query_parameters::CreateImageOptions;
+use futures::StreamExt;
+use greenroom_types::node::RejectionCode;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::order::Refusal;
+use crate::runtime::Trouble;
+
+/// Network trouble is met with new tries for this long (WORK-34).
+const TRIES_MAX: Duration = Duration::from_secs(300);
+/// Wait before the second try; it doubles up to the bound below.
+const AGAIN_FIRST: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// What a failed pull means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// The registry says that there is none, or not for us.
+    NotToBeHad,
+    /// There is one, for no architecture of this node.
+    OtherArchitecture,
+    /// It may go better next time.
+    Trouble,
+}
+
+/// Pulls an image unless it is there; says whether it defines a health check.
+pub(super) async fn make_local(
+    docker: &Docker,
+    reference: &str,
+    cancel: &CancellationToken,
+) -> Result<bool, Trouble> {
+    let give_up = Instant::now() + TRIES_MAX;
+    let mut wait = AGAIN_FIRST;
+    loop {
+        let inspected = match docker.inspect_image(reference).await {
+            Ok(image) => {
+                let check = image.config.and_then(|config| config.healthcheck);
+                let test = check.and_then(|check| check.test).unwrap_or_default();
+                return Ok(test.first().is_some_and(|kind| kind != "NONE"));
+            }
+            Err(Engine::DockerResponseServerError {
+                status_code: 404, ..
+            }) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let pulled = tokio::select! {
+            pulled = pull(docker, reference) => inspected.and(pulled),
+            () = cancel.cancelled() => return Err(Trouble::Cancelled),
+        };
+        let Err(error) = pulled else { continue };
+        let text = error.to_string();
+        let refuse = |code| {
+            Err(Trouble::Refused(Refusal::new(
+                code,
+                format!("image {reference}: {text}"),
+            )))
+        };
+        match meaning(&text) {
+            Meaning::NotToBeHad => return refuse(RejectionCode::Image),
+            // The order names no architecture, so this node fits it (WORK-34).
+            Meaning::OtherArchitecture => return refuse(RejectionCode::InvalidSpec),
+            Meaning::Trouble if Instant::now() + wait > give_up => {
+                return refuse(RejectionCode::Image);
+            }
+            Meaning::Trouble => {}
+        }
+        tracing::warn!(reference, error = text, "an image cannot be pulled yet");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => wait = (wait * 2).min(AGAIN_MAX),
+            () = cancel.cancelled() => return Err(Trouble::Cancelled),
+        }
+    }
+}
+
+async fn pull(docker: &Docker, reference: &str) -> Result<(), Engine> {
+    let options = CreateImageOptions {
+        from_image: Some(with_tag(reference)),
+        ..CreateImageOptions::default()
+    };
+    let mut progress = std::pin::pin!(docker.create_image(Some(options), None, None));
+    while let Some(step) = progress.next().await {
+        step?;
+    }
+    Ok(())
+}
+
+/// Without a tag the engine would pull every tag there is.
+fn with_tag(reference: &str) -> String {
+    let name = reference.rsplit('/').next().unwrap_or(reference);
+    if name.contains([':', '@']) {
+        reference.to_owned()
+    } else {
+        format!("{reference}:latest")
+    }
+}
+
+fn meaning(text: &str) -> Meaning {
+    let text = text.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if says(&[
+        "no matching manifest",
+        "does not match the specified platform",
+    ]) {
+        Meaning::OtherArchitecture
+    } else if says(&[
+        "manifest unknown",
+        "manifest not found",
+        "name unknown",
+        "repository does not exist",
+        "access denied",
+        "access to the resource is denied",
+        "unauthorized",
+        "no basic auth credentials",
+        "not found: manifest",
+        "invalid reference",
+    ]) {
+        Meaning::NotToBeHad
+    } else {
+        Meaning::Trouble
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: WORK-34
+    #[test]
+    fn words_of_engines_have_their_meaning() {
+        for (text, expected) in [
+            (
+                "manifest for x:1 not found: manifest unknown: manifest unknown",
+                Meaning::NotToBeHad,
+            ),
+            (
+                "pull access denied for x, repository does not exist or may require 'docker login'",
+                Meaning::NotToBeHad,
+            ),
+            (
+                "no matching manifest for linux/amd64 in the manifest list entries",
+                Meaning::OtherArchitecture,
+            ),
+            (
+                "dial tcp: lookup reg.example.com: no such host",
+                Meaning::Trouble,
+            ),
+            ("net/http: TLS handshake timeout", Meaning::Trouble),
+            (
+                "received unexpected HTTP status: 503 Service Unavailable",
+                Meaning::Trouble,
+            ),
+        ] {
+            assert_eq!(meaning(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reference_without_a_tag_means_latest() {
+        assert_eq!(with_tag("localhost:5001/x"), "localhost:5001/x:latest");
+        assert_eq!(with_tag("a/x:1"), "a/x:1");
+        assert_eq!(with_tag("x@sha256:00"), "x@sha256:00");
+    }
+}
