@@ -256,3 +256,101 @@ fn in_one_group(bundle: &Bundle, from: &JobName, to: &JobName) -> bool {
     }
     seen.contains(to)
 }
+
+#[cfg(test)]
+mod tests {
+    use greenroom_types::call::{Call, StartJob};
+
+    use super::*;
+    use crate::format::{Scenario, SettingsCase};
+    use crate::log::{Keep, Log};
+    use crate::world::Memory;
+
+    const FLEET: &str = "
+scenario: 1
+settings:
+  placementPools: [{name: own, tiers: [{name: own, kind: local-servers, scaleOut: fixed}]}]
+nodes:
+  - {id: n, pool: own, capacity: 2, jobs: [a/0/one]}
+  - {id: m, pool: own, capacity: 8, jobs: [b/0/solo]}
+bundles:
+  - bundleId: a
+    pool: own
+    jobs:
+      - {jobName: one, requirements: {requiredCapacity: 2, requiredHostPorts: [80/tcp]}}
+      - {jobName: two, requirements: {requiredCapacity: 2, requiredHostPorts: [80/tcp]}}
+  - bundleId: b
+    pool: own
+    jobs:
+      - {jobName: solo, exclusive: true, coLocateWith: [mate]}
+      - {jobName: mate, exclusive: true}
+steps: []
+";
+
+    /// A fleet without a policy, in which somebody starts a job as he likes.
+    fn after_start(job_id: &str, role: &str, node_id: &str) -> Vec<String> {
+        let scenario = Scenario::read("fleet.yaml", FLEET).unwrap();
+        let SettingsCase::Valid(settings) = &scenario.settings else {
+            panic!("the settings are valid");
+        };
+        let log = Log::new(Keep::Last);
+        let mut world = World::new(&scenario, settings, Memory::default(), log).unwrap();
+        assert_eq!(world.watch.found(), [""; 0]);
+        let start = StartJob {
+            job_id: job_id.into(),
+            role: role.into(),
+            node_id: node_id.into(),
+            defer_start: false,
+            runtime_role: String::new(),
+            gpu_index: None,
+            migration_id: None,
+        };
+        world.call_aside(Call::StartJob(start)).unwrap();
+        world.settle().unwrap();
+        world.watch.found().to_vec()
+    }
+
+    // spec: SCEN-10
+    #[test]
+    fn an_overfilled_node_is_noticed() {
+        let found = after_start("a.0.two", "primary", "n");
+        assert_eq!(
+            found,
+            [
+                "0:00:00.000: a/0/two on n: 2 vCPU taken and 2 more of 2",
+                "0:00:00.000: a/0/two on n: port 80/tcp is held by a/0/one",
+            ]
+        );
+    }
+
+    // spec: SCEN-10
+    #[test]
+    fn a_shared_exclusive_node_is_noticed() {
+        let found = after_start("a.0.two", "primary", "m");
+        assert_eq!(
+            found,
+            ["0:00:00.000: a/0/two on m beside b/0/solo: not to be shared"]
+        );
+        assert_eq!(
+            after_start("b.0.mate", "primary", "m"),
+            [""; 0],
+            "they are one group"
+        );
+    }
+
+    // spec: SCEN-10
+    #[test]
+    fn a_job_that_runs_twice_is_noticed() {
+        let found = after_start("b.0.solo", "backup", "n");
+        assert!(
+            found.contains(&"0:00:00.000: b/0/solo runs on m and n".to_owned())
+                || found.contains(&"0:00:00.000: b/0/solo runs on n and m".to_owned()),
+            "{found:?}"
+        );
+        assert_eq!(
+            after_start("b.0.mate", "primary@0123abcd", "m"),
+            [""; 0],
+            "a migration may"
+        );
+    }
+}

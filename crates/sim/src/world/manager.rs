@@ -71,7 +71,7 @@ impl World {
     }
 
     /// A call of somebody else.
-    pub(super) fn call_aside(&mut self, call: Call) -> CallResult {
+    pub(crate) fn call_aside(&mut self, call: Call) -> CallResult {
         let (outcome, changes) = self.make_call(call, "scenario:other");
         self.publish(&changes);
         outcome

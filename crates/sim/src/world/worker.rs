@@ -347,6 +347,9 @@ impl World {
             && !worker.ending
         {
             worker.ending = true;
+            for run in worker.runs.values_mut() {
+                run.phase = RunPhase::Stopping;
+            }
             if worker.token.is_some() {
                 self.after(delay, Pending::WorkerEnds(node_id.clone()));
             }
