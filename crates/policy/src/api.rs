@@ -97,6 +97,18 @@ impl Policy {
                 Ok(_) => return self.terminate(&node_id, Some(id), out),
                 refused => refused,
             },
+            ApiCall::MigrateJob { job_id, options } => {
+                match self.migrate(&job_id, options, Some(id), out) {
+                    Ok(_) => return,
+                    Err(reason) => Err(ApiError::Migration { job_id, reason }),
+                }
+            }
+            ApiCall::AbortMigration {
+                migration_id,
+                reason,
+            } => self
+                .abort_by_call(&migration_id, &reason, out)
+                .map(|()| ApiAnswer::Done),
             ApiCall::UpdateHotSpareNode { node_id, changes } => {
                 match self.update_hot_spare_node(id, &node_id, &changes, out) {
                     Some(result) => result,
@@ -117,14 +129,10 @@ impl Policy {
                 Ok(ApiAnswer::Done)
             }
             ApiCall::Close => {
+                // The channel may close with this very input; the caller is answered before.
+                let result = Ok(ApiAnswer::Done);
+                out.push(Effect::ApiReply { id, result });
                 self.wind_down(None, out);
-                // The channel closes last; the caller is answered before.
-                let last = out.pop();
-                out.push(Effect::ApiReply {
-                    id,
-                    result: Ok(ApiAnswer::Done),
-                });
-                out.extend(last);
                 return;
             }
         };

@@ -134,6 +134,9 @@ impl Policy {
         }
         self.release_terminal(&bundle_id);
         self.review_stop_time(&bundle_id, out);
+        for job_id in self.jobs_of(&bundle_id) {
+            self.review_migration(&job_id, out);
+        }
         self.leave_unstarted(&bundle_id, out);
         self.refresh_bundle(&bundle_id);
         self.pending.wake();

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::call::{Call, Reply};
-use greenroom_types::id::{BundleId, JobId, NodeId};
+use greenroom_types::id::{BundleId, JobId, MigrationId, NodeId};
 
 use crate::effect::{Effect, Effects, ErrorInfo};
 use crate::event::{ApiAnswer, ApiError, ApiId, CallFailure, CallId};
 use crate::policy::Policy;
 use crate::provision::Wanted;
+use crate::saga::Step;
 
 /// What a call was made for.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub(crate) enum Purpose {
     DeleteBundle { bundle_id: BundleId },
     /// The answer goes to that caller as it is.
     PassThrough { api: ApiId },
+    /// A step of a migration.
+    Migration { id: MigrationId, step: Step },
     /// Nothing follows; a failure is told.
     Tell { what: &'static str, job_id: JobId },
     /// The same about a node.
@@ -77,6 +80,10 @@ impl Policy {
         result: Result<Reply, CallFailure>,
         out: &mut Effects,
     ) {
+        if self.is_closed() {
+            self.closing_replied(call_id, out);
+            return;
+        }
         let Some(purpose) = self.calls.under_way.remove(&call_id) else {
             return;
         };
@@ -108,6 +115,7 @@ impl Policy {
                 let result = result.map(ApiAnswer::Manager).map_err(ApiError::Manager);
                 out.push(Effect::ApiReply { id: api, result });
             }
+            Purpose::Migration { id, step } => self.step_replied(&id, step, result.map(drop), out),
             Purpose::Tell { what, job_id } => {
                 if let Err(failure) = result {
                     let message = format!("{what} for job {job_id:?} failed: {failure}");

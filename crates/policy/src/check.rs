@@ -42,6 +42,16 @@ impl Policy {
     /// A job's record and the fleet name the same node (BIND-02).
     fn invariant_bindings_agree(&self, found: &mut Vec<Violation>) {
         for (job_id, job) in &self.jobs {
+            let target = job.target.as_ref().map(|target| &target.node_id);
+            let fleet = self.fleet.side_of(job_id, Side::MigrationTarget);
+            if target != fleet || job.target.is_some() && job.migration.is_none() {
+                found.push(Violation {
+                    invariant: "bindings_agree",
+                    detail: format!(
+                        "target of {job_id}: the record says {target:?}, the fleet {fleet:?}"
+                    ),
+                });
+            }
             let here = job.binding.as_ref().map(|binding| &binding.node_id);
             let there = self.fleet.side_of(job_id, Side::Binding);
             if here != there {

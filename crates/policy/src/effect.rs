@@ -8,7 +8,7 @@ use std::sync::Arc;
 use greenroom_placement::{Domain, Trace};
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::call::{AuditEntry, Call};
-use greenroom_types::id::{BundleId, JobId, JobName, NodeId, PoolName, TierName};
+use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName, TierName};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{JobInfo, JobWithHistory};
 use greenroom_types::node::{RejectionCode, RunningNodeMetadata};
@@ -17,6 +17,7 @@ use greenroom_types::{Role, Tags, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{ApiId, ApiResult, CallId, ConnectionState};
+use crate::migration::MigrationState;
 
 /// One thing to be done by the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -186,6 +187,20 @@ pub enum Callback {
         /// When.
         at: Wall,
     },
+    /// A migration entered a phase (MIGR-16).
+    OnMigrationPhase(Box<MigrationState>),
+    /// A job lives on its target (MIGR-15).
+    OnMigrationCompleted {
+        /// The migration.
+        migration_id: MigrationId,
+    },
+    /// A migration came to nothing (MIGR-16).
+    OnMigrationAborted {
+        /// The migration.
+        migration_id: MigrationId,
+        /// Why.
+        reason: String,
+    },
     /// A pool has fewer spares than wanted (SPARE-07).
     OnSpareUnderflow {
         /// The pool.
@@ -352,14 +367,6 @@ impl Effects {
     /// Adds one at the end.
     pub fn push(&mut self, effect: Effect) {
         self.list.push(effect);
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<Effect> {
-        self.list.pop()
-    }
-
-    pub(crate) fn extend(&mut self, effects: impl IntoIterator<Item = Effect>) {
-        self.list.extend(effects);
     }
 
     /// All, in order.

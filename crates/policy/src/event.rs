@@ -7,9 +7,10 @@
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Refusal, Reply};
 use greenroom_types::stream::StreamEvent;
-use greenroom_types::{BundleId, JobName, Millis, NodeId, TemplateName, Wall};
+use greenroom_types::{BundleId, JobId, JobName, MigrationId, Millis, NodeId, TemplateName, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::migration::{MigrateOptions, MigrationRefusal};
 use crate::settings::AutoSettingsValidationError;
 use crate::spare::{HotSpareChanges, HotSpareSpecsDiff};
 
@@ -180,6 +181,20 @@ pub enum ApiCall {
         /// The node.
         node_id: NodeId,
     },
+    /// Moves a running job (MIGR-01); answered when the target's first call was accepted.
+    MigrateJob {
+        /// The job.
+        job_id: JobId,
+        /// How and where to.
+        options: MigrateOptions,
+    },
+    /// Takes a migration back (MIGR-30).
+    AbortMigration {
+        /// The migration.
+        migration_id: MigrationId,
+        /// Why.
+        reason: String,
+    },
     /// Changes what one spare is for (SPARE-16).
     UpdateHotSpareNode {
         /// The node.
@@ -214,6 +229,8 @@ pub enum ApiAnswer {
     Done,
     /// The Manager's answer to a call that was passed through.
     Manager(Reply),
+    /// The target's first call was accepted (MIGR-01).
+    Migration(MigrationId),
     /// What a new list of hot spares changes (SPARE-23).
     HotSpareSpecs(HotSpareSpecsDiff),
 }
@@ -236,6 +253,28 @@ pub enum ApiError {
     UnknownNode {
         /// The node.
         node_id: NodeId,
+    },
+    /// The migration is refused; nothing was done (MIGR-02).
+    #[error("job {job_id:?} cannot be moved: {reason}")]
+    Migration {
+        /// The job.
+        job_id: JobId,
+        /// Why.
+        reason: MigrationRefusal,
+    },
+    /// The migration came to nothing before its target's first call was accepted (MIGR-06).
+    #[error("migration {migration_id} came to nothing: {reason}")]
+    MigrationAborted {
+        /// The migration.
+        migration_id: MigrationId,
+        /// Why.
+        reason: String,
+    },
+    /// The source was told to stop already (MIGR-30).
+    #[error("migration {migration_id} cannot be taken back any more; its source was told to stop")]
+    PastPointOfNoReturn {
+        /// The migration.
+        migration_id: MigrationId,
     },
     /// The node is no unconsumed spare (SPARE-16).
     #[error("node {node_id:?} is not a spare that is free; see spareSpec()")]
@@ -264,6 +303,9 @@ impl ApiError {
             Self::Closed => "closed",
             Self::UnknownBundle { .. } => "unknownBundle",
             Self::UnknownNode { .. } => "unknownNode",
+            Self::Migration { reason, .. } => reason.code(),
+            Self::MigrationAborted { reason, .. } => reason,
+            Self::PastPointOfNoReturn { .. } => "pastPointOfNoReturn",
             Self::NotASpare { .. } => "notASpare",
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::{InstanceKey, RejectionCode};
-use greenroom_types::{JobId, Millis, NodeId, StartId};
+use greenroom_types::{JobId, MigrationId, Millis, NodeId, StartId};
 
 use crate::effect::{Callback, Effects, MirrorState};
 use crate::policy::Policy;
@@ -51,6 +51,11 @@ impl Policy {
             self.count_rejection(&node_id, out);
         }
         let job_id = &key.job_id;
+        if let Some(id) = self.migration_of_target(&key, &node_id) {
+            // Never taken as a rejection of the source (MIGR-22).
+            self.target_lost(&id, &format!("the target was rejected: {reason}"), out);
+            return;
+        }
         if !self.is_about_binding(&key, &node_id, &start_id) {
             return;
         }
@@ -65,6 +70,11 @@ impl Policy {
             self.recover(job_id, &binding, out);
         }
         self.pending.wake();
+    }
+    fn migration_of_target(&self, key: &InstanceKey, node_id: &NodeId) -> Option<MigrationId> {
+        let job = self.jobs.get(&key.job_id)?;
+        let target = job.target.as_ref()?;
+        (target.role == key.role && target.node_id == *node_id).then(|| job.migration.clone())?
     }
 
     /// Late words about an older instance must not restart a live one (DEC-48).

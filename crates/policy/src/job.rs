@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use greenroom_placement::JobRef;
 use greenroom_types::job::{JobState, JobWithHistory};
-use greenroom_types::{JobId, Mono, NodeId, Role, Wall};
+use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
@@ -24,6 +24,10 @@ pub(crate) struct JobRecord {
     pub(crate) spot: Option<JobRef>,
     /// Where it belongs; none: unbound.
     pub(crate) binding: Option<Binding>,
+    /// Where its migration will take it, once that is placed.
+    pub(crate) target: Option<Binding>,
+    /// The migration that claims it.
+    pub(crate) migration: Option<MigrationId>,
     /// The last decision that found a place (BIND-05).
     pub(crate) record: Option<PlacementInfo>,
     /// How it is placed next (PEND-05).
@@ -172,6 +176,8 @@ impl JobRecord {
             seen,
             order,
             binding: None,
+            target: None,
+            migration: None,
             record: None,
             cause: Cause::Launch,
             wait: None,

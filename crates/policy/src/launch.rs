@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greenroom_placement::{Context, Decision, Request, Side, place, place_traced};
+use greenroom_placement::{Context, Decision, JobRef, Request, Side, Trace, place, place_traced};
 use greenroom_types::bundle::{Bundle, OnRuntimeFailure};
 use greenroom_types::call::{Call, Detail, StartJob, Status};
-use greenroom_types::{JobId, NodeId};
+use greenroom_types::{JobId, NodeId, PoolName};
 
 use crate::calls::Purpose;
 use crate::effect::{
@@ -126,6 +126,28 @@ impl Policy {
             Cause::Recovery => PlacementContext::Recovery,
         };
         let slot = job.slot();
+        let pool = bundle.pool_of(spot.replica_index).clone();
+        let bought =
+            matches!(decision, Decision::Provision { .. }).then(|| self.new_node_id(job_id, &slot));
+        let info = self.info_of(job_id, spot, pool, context, &decision, bought, trace);
+        Some((info, decision))
+    }
+
+    /// What is told of a decision.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is one field of what is told"
+    )]
+    pub(crate) fn info_of(
+        &self,
+        job_id: &JobId,
+        spot: JobRef,
+        pool: PoolName,
+        context: PlacementContext,
+        decision: &Decision,
+        bought: Option<NodeId>,
+        trace: Option<Arc<Trace>>,
+    ) -> PlacementInfo {
         let mut info = PlacementInfo {
             job_id: job_id.clone(),
             bundle_id: spot.bundle_id,
@@ -133,8 +155,8 @@ impl Policy {
             job_name: spot.job_name,
             context,
             kind: PlacementKind::Failure,
-            node_id: None,
-            pool: bundle.pool_of(spot.replica_index).clone(),
+            node_id: bought,
+            pool,
             tier: Default::default(),
             instance_type: String::new(),
             launch_mode: Default::default(),
@@ -145,7 +167,7 @@ impl Policy {
             at: self.now.wall,
             trace,
         };
-        match &decision {
+        match decision {
             Decision::Place {
                 node, pool, tier, ..
             } => {
@@ -162,7 +184,6 @@ impl Policy {
                 ..
             } => {
                 info.kind = PlacementKind::Provision;
-                info.node_id = Some(self.new_node_id(job_id, &slot));
                 info.pool = pool.clone();
                 info.tier = tier.clone();
                 info.instance_type.clone_from(&shape.instance_type);
@@ -176,7 +197,7 @@ impl Policy {
                 info.tried_pools.clone_from(tried_pools);
             }
         }
-        Some((info, decision))
+        info
     }
 
     /// The context in which a job is placed now (PLACE-01).
@@ -212,7 +233,7 @@ impl Policy {
             .map(|plan| Arc::clone(plan.bundle()))
     }
 
-    fn tell_failure(&mut self, info: PlacementInfo, out: &mut Effects) {
+    pub(crate) fn tell_failure(&mut self, info: PlacementInfo, out: &mut Effects) {
         self.counters.placements_failed += 1;
         let message = format!(
             "job {:?} found no place in pool(s) {}: {}",
@@ -239,7 +260,7 @@ impl Policy {
         out.error(error);
     }
 
-    fn tell_degraded(
+    pub(crate) fn tell_degraded(
         &self,
         info: &PlacementInfo,
         degraded: Option<greenroom_placement::Degraded>,
@@ -337,22 +358,14 @@ impl Policy {
 // === impl Policy: starting ===
 
 impl Policy {
-    /// Sends the start of a bound job, unless the Manager shows it there already (PROV-07).
+    /// Sends the start of a bound job.
     pub(crate) fn start(&mut self, job_id: &JobId, out: &mut Effects) {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
         let Some(binding) = &job.binding else { return };
         let (role, node_id, seq) = (binding.role.clone(), binding.node_id.clone(), binding.seq);
-        let there = history::runs(&job.seen)
-            .iter()
-            .any(|run| run.is_live() && run.role == role && run.node_id == node_id);
         let counts = !binding.counted;
-        if there {
-            self.counters.placements_succeeded += u64::from(counts);
-            self.set_placed(job_id);
-            return;
-        }
         let call = Call::StartJob(StartJob {
             job_id: job_id.clone(),
             runtime_role: role.slot().to_owned(),
@@ -379,10 +392,31 @@ impl Policy {
     pub(crate) fn start_all_on(&mut self, node_id: &NodeId, out: &mut Effects) {
         for job_id in self.jobs_on(node_id) {
             let waits = self.jobs.get(&job_id).and_then(|job| job.binding.as_ref());
-            if waits.is_some_and(|b| b.state == BindingState::Placing && b.start.is_none()) {
+            if waits.is_some_and(|b| b.state == BindingState::Placing && b.start.is_none())
+                && !self.is_there_already(&job_id)
+            {
                 self.start(&job_id, out);
             }
         }
+    }
+
+    /// The Manager shows the instance there already: no start is needed, and it counts as one.
+    fn is_there_already(&mut self, job_id: &JobId) -> bool {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return false;
+        };
+        let Some(binding) = job.binding.as_mut() else {
+            return false;
+        };
+        let there = history::runs(&job.seen)
+            .iter()
+            .any(|run| run.is_live() && run.role == binding.role && run.node_id == binding.node_id);
+        if there {
+            let counts = !std::mem::replace(&mut binding.counted, true);
+            self.counters.placements_succeeded += u64::from(counts);
+            self.set_placed(job_id);
+        }
+        there
     }
 
     /// Jobs bound to a node, in the order of binding.
@@ -465,7 +499,7 @@ impl Policy {
 }
 
 /// The answer that this very instance is accepted there already and not ending (LAUNCH-05).
-fn is_started(failure: &CallFailure) -> bool {
+pub(crate) fn is_started(failure: &CallFailure) -> bool {
     matches!(state_there(failure), Some(state) if state != "stopping")
 }
 

@@ -261,6 +261,7 @@ impl Policy {
             });
         }
         self.start_all_on(node_id, out);
+        self.start_targets_on(node_id, out);
         self.write_tags_due(node_id, out);
         self.pending.wake();
     }

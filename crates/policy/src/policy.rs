@@ -12,17 +12,18 @@ use greenroom_types::{BundleId, JobId, NodeId, Now, PoolName, TierName};
 use crate::bundle::BundleRecord;
 use crate::calls::Calls;
 use crate::effect::{Callback, Effect, Effects, ErrorInfo};
-use crate::event::{ApiCall, ApiId, ConnectionState, Event};
+use crate::event::{ApiCall, ApiId, CallId, ConnectionState, Event};
 use crate::hydration::Snapshot;
 use crate::ids::IdSource;
 use crate::job::JobRecord;
 use crate::metrics::Counters;
+use crate::migration::Migrations;
 use crate::node::NodeRecord;
 use crate::pending::Pending;
 use crate::provision::TierRecord;
-use crate::settings::Settings;
+use crate::settings::{CLOSE_ABORT_GRACE, Settings};
 use crate::spare::Spares;
-use crate::timer::{Deadline, Timer, TimerTable};
+use crate::timer::{Deadline, Due, Timer, TimerTable};
 
 /// The AutoManager core.
 #[derive(Debug)]
@@ -46,9 +47,19 @@ pub struct Policy {
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
     pub(crate) spares: Spares,
+    pub(crate) migrations: Migrations,
+    /// The calls that the channel stays open for, while it closes (LIFE-05).
+    pub(crate) closing: Option<Closing>,
     pub(crate) counters: Counters,
     /// Gives everything that is seen for the first time its place in line.
     pub(crate) next_order: u64,
+}
+
+/// What a close waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    calls: BTreeSet<CallId>,
+    error: Option<String>,
 }
 
 /// How far an instance has come.
@@ -96,6 +107,8 @@ impl Policy {
             fleet,
             pending: Pending::default(),
             spares: Spares::default(),
+            migrations: Migrations::default(),
+            closing: None,
             counters: Counters::default(),
             next_order: 0,
         }
@@ -179,6 +192,8 @@ impl Policy {
             Timer::StopTime(bundle_id) | Timer::StopTimeRetry(bundle_id) => {
                 self.end_stop_time(&bundle_id, out);
             }
+            Timer::MigrationPhase(id) => self.end_phase(&id, out),
+            Timer::CloseGrace => self.close_channel(out),
             Timer::SpareTick => self.spare_tick(),
             Timer::SpareRetry(pool) => self.end_spare_wait(&pool),
             Timer::Sweep => self.sweep(out),
@@ -217,6 +232,11 @@ impl Policy {
         if self.is_closed() {
             return;
         }
+        self.closing = Some(Closing {
+            calls: BTreeSet::new(),
+            error,
+        });
+        self.wind_down_migrations(out);
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         self.timers.clear();
         self.pending = Pending::default();
@@ -228,7 +248,42 @@ impl Policy {
             let result = Err(crate::event::ApiError::Closed);
             out.push(Effect::ApiReply { id, result });
         }
-        out.push(Effect::CloseChannel { error });
+        if self
+            .closing
+            .as_ref()
+            .is_some_and(|closing| closing.calls.is_empty())
+        {
+            self.close_channel(out);
+        } else {
+            let due = Due::Mono(self.now.mono + CLOSE_ABORT_GRACE);
+            self.timers.set(Timer::CloseGrace, due);
+        }
+    }
+
+    /// A call of the wind-down: the channel stays open for its reply (LIFE-05).
+    pub(crate) fn note_closing_call(&mut self, call_id: CallId) {
+        if let Some(closing) = &mut self.closing {
+            closing.calls.insert(call_id);
+        }
+    }
+
+    /// A reply while closing; with the last one the channel closes.
+    pub(crate) fn closing_replied(&mut self, call_id: CallId, out: &mut Effects) {
+        let Some(closing) = &mut self.closing else {
+            return;
+        };
+        if closing.calls.remove(&call_id) && closing.calls.is_empty() {
+            self.close_channel(out);
+        }
+    }
+
+    fn close_channel(&mut self, out: &mut Effects) {
+        if let Some(closing) = self.closing.take() {
+            self.timers.stop(&Timer::CloseGrace);
+            out.push(Effect::CloseChannel {
+                error: closing.error,
+            });
+        }
     }
 
     pub(crate) const fn order(&mut self) -> u64 {

@@ -7,7 +7,7 @@ use greenroom_placement::TierGate;
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Detail, Status};
 use greenroom_types::node::{NodeMetadata, NodeStoppingReason, ProviderMetadata};
 use greenroom_types::pool::{CandidateInstanceType, Tier, TierKind};
-use greenroom_types::{JobId, Millis, Mono, NodeId, PoolName, Role, Tags, TierName};
+use greenroom_types::{JobId, MigrationId, Millis, Mono, NodeId, PoolName, Role, Tags, TierName};
 
 use crate::calls::Purpose;
 use crate::effect::{Effects, ErrorInfo, MirrorState};
@@ -35,6 +35,8 @@ pub(crate) struct Asked {
 pub(crate) enum Wanted {
     /// The job whose decision it was.
     Job(JobId),
+    /// The migration whose target it is for.
+    Target(MigrationId),
     /// The reserve of its pool.
     Spare,
     /// Whatever a predecessor wanted; the Manager shows the node.
@@ -222,8 +224,12 @@ impl Policy {
             result => result.err(),
         };
         if let Some(failure) = failure {
-            if matches!(wanted, Wanted::Job(_)) {
+            if matches!(wanted, Wanted::Job(_) | Wanted::Target(_)) {
                 self.counters.placements_dispatch_failed += 1;
+            }
+            if let Wanted::Target(id) = wanted {
+                // The first call failed: nothing was started (MIGR-06).
+                self.end_without_target(id, &failure.to_string(), out);
             }
             let code = provider_code(&failure);
             let class = class_of(failure.refusal().map(|refusal| refusal.status), &code);
@@ -232,6 +238,19 @@ impl Policy {
         }
         if let Some(asked) = asked {
             asked.accepted = true;
+        }
+        if let Wanted::Target(id) = wanted {
+            self.counters.placements_succeeded += 1;
+            let target = self
+                .migrations
+                .active
+                .get(id)
+                .map(|migration| migration.state.source_job_id.clone())
+                .and_then(|job_id| self.jobs.get_mut(&job_id)?.target.as_mut());
+            if let Some(target) = target {
+                target.counted = true;
+            }
+            self.answer_caller(id, out);
         }
         if let Wanted::Job(job_id) = wanted {
             self.counters.placements_succeeded += 1;
@@ -294,7 +313,8 @@ impl Policy {
             self.report(ErrorInfo::new("createFailed", message).node(node_id), out);
         }
         self.note_spare_failed(node_id);
-        let displaced = self.displace(node_id);
+        self.targets_lose_node(node_id, out);
+        let displaced = self.displace(node_id, out);
         if let Some(key) = tier {
             self.tier_failed(&key, node_id);
         }
@@ -323,7 +343,8 @@ impl Policy {
         );
         self.report(error.node(node_id), out);
         self.note_spare_failed(node_id);
-        let displaced = self.displace(node_id);
+        self.targets_lose_node(node_id, out);
+        let displaced = self.displace(node_id, out);
         self.tier_failed(&(asked.pool, asked.tier), node_id);
         if asked.wanted == Wanted::Unknown {
             self.forget_node(node_id);
@@ -358,7 +379,8 @@ impl Policy {
         if ended.never_started {
             self.note_spare_failed(node_id);
         }
-        let lost = self.displace(node_id);
+        self.targets_lose_node(node_id, out);
+        let lost = self.displace(node_id, out);
         if !ended.never_started {
             self.recover_all(lost, out);
             return;

@@ -24,16 +24,17 @@ pub(crate) struct Lost {
 // === impl Policy ===
 
 impl Policy {
-    /// Unbinds everything from a node, in the order in which it is to be placed again.
-    pub(crate) fn displace(&mut self, node_id: &NodeId) -> Vec<Lost> {
-        let lost = self
-            .jobs_on(node_id)
-            .into_iter()
-            .filter_map(|job_id| {
-                let binding = self.unbind(&job_id)?;
-                Some(Lost { job_id, binding })
-            })
-            .collect();
+    /// Unbinds everything from a node, in the order in which it is to be placed again. Jobs that
+    /// their migration carries on without this node stay with it (RECOV-14).
+    pub(crate) fn displace(&mut self, node_id: &NodeId, out: &mut Effects) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        for job_id in self.jobs_on(node_id) {
+            if !self.migration_carries_on(&job_id, out)
+                && let Some(binding) = self.unbind(&job_id)
+            {
+                lost.push(Lost { job_id, binding });
+            }
+        }
         self.in_recovery_order(lost)
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use greenroom_types::JobId;
 use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::StreamEvent;
+use greenroom_types::{JobId, NodeId};
 
 use crate::effect::{Callback, Effect, Effects};
 use crate::health::Rejection;
@@ -82,6 +83,12 @@ impl Policy {
                 };
                 self.job_rejected(rejection, out);
             }
+            StreamEvent::JobPrepared { key, node_id, .. } => self.job_prepared(&key, &node_id, out),
+            StreamEvent::Migration {
+                key,
+                migration_id,
+                signal,
+            } => self.migration_signal(&key, &migration_id, signal, out),
             StreamEvent::JobInfo(info) => out.callback(Callback::OnJobInfo(info)),
             StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
             StreamEvent::Heartbeat { .. } => {}
@@ -169,17 +176,38 @@ impl Policy {
             job: Arc::clone(seen),
         });
         self.note_tagged_stop(&job_id, out);
-        self.follow_binding(&job_id, out);
-        self.leave_if_unstarted(&job_id, out);
-        self.adopt_running(&job_id, out);
-        self.stop_strays(&job_id, out);
+        self.review_migration(&job_id, out);
+        let migration = self.jobs.get(&job_id).and_then(|job| job.migration.clone());
+        if let Some(id) = migration {
+            // Both keys are the migration's until its end (MIGR-07).
+            self.follow_migration(&job_id, &id, out);
+        } else {
+            self.follow_binding(&job_id, out);
+            self.leave_if_unstarted(&job_id, out);
+            self.adopt_running(&job_id, out);
+            self.stop_strays(&job_id, out);
+        }
         self.refresh(&job_id);
     }
 
+    /// A deferred instance is ready: the target of the job's migration, if it is that (MIGR-10).
+    fn job_prepared(&mut self, key: &InstanceKey, node_id: &NodeId, out: &mut Effects) {
+        let Some(job) = self.jobs.get(&key.job_id) else {
+            return;
+        };
+        let mine = job
+            .target
+            .as_ref()
+            .is_some_and(|target| target.role == key.role && target.node_id == *node_id);
+        if let (Some(id), true) = (job.migration.clone(), mine) {
+            self.target_prepared(&id, out);
+        }
+    }
     fn job_deleted(&mut self, job_id: &JobId, out: &mut Effects) {
         if !self.jobs.contains_key(job_id) {
             return;
         }
+        self.migration_of_deleted(job_id, out);
         let binding = self.unbind(job_id);
         self.forget_job(job_id, out);
         out.callback(Callback::OnJobDeleted {

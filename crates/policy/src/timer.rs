@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_types::id::{BundleId, JobId, NodeId, PoolName, TierName};
+use greenroom_types::id::{BundleId, JobId, MigrationId, NodeId, PoolName, TierName};
 use greenroom_types::{Millis, Mono, Now, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,10 @@ pub enum Timer {
     ProvisionTimeout(NodeId),
     /// A tier may provision again, one node at first (PROV-12).
     TierBackoff(PoolName, TierName),
+    /// A phase of a migration took too long (MIGR-17).
+    MigrationPhase(MigrationId),
+    /// Calls of the wind-down were given their time (LIFE-05).
+    CloseGrace,
     /// The spare reconciler's tick (CONF-08).
     SpareTick,
     /// A pool may ask for a spare again (SPARE-11).

@@ -6,6 +6,7 @@ mod health;
 mod hydration;
 mod launch;
 mod lifecycle;
+mod migration;
 mod node_loss;
 mod placement;
 mod provision;

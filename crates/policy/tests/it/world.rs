@@ -304,6 +304,12 @@ impl World {
             .collect()
     }
 
+    /// As `acts`, with the number of a migration taken out of its target's role.
+    pub(crate) fn moves(&mut self) -> Vec<String> {
+        let acts = self.acts();
+        acts.into_iter().map(|line| plain_role(&line)).collect()
+    }
+
     /// Everything since the last look but replays and decisions.
     pub(crate) fn acts(&mut self) -> Vec<String> {
         let quiet = [
@@ -375,9 +381,7 @@ impl World {
                 job_id,
                 target_role,
                 ..
-            } => {
-                format!("abortMigration {job_id} {target_role}")
-            }
+            } => format!("abortMigration {job_id} {target_role}"),
             Call::DeleteBundle(bundle_id) => format!("deleteBundle {bundle_id}"),
             Call::SetNodeTags { node_id, tags, .. } => {
                 let tags: Vec<String> = tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -403,6 +407,13 @@ impl World {
             }
             Callback::OnError(error) => format!("{name} {}", error.code),
             _ => {
+                if let Callback::OnMigrationPhase(state) = callback {
+                    let phase = serde_json::to_value(state.phase).unwrap();
+                    return format!("{name} {}", phase.as_str().unwrap());
+                }
+                if let Callback::OnMigrationAborted { reason, .. } = callback {
+                    return format!("{name} {reason}");
+                }
                 if let Callback::OnSpareUnderflow {
                     pool,
                     current,
@@ -778,5 +789,13 @@ impl World {
 impl World {
     pub(crate) fn has_started(&self, id: &str) -> bool {
         self.starts.contains_key(id)
+    }
+}
+
+/// `primary@3f9c1e2a` as `primary@`.
+fn plain_role(line: &str) -> String {
+    match line.find('@').filter(|at| line[..*at].ends_with("primary")) {
+        Some(at) => format!("{}@{}", &line[..at], &line[at + 9..]),
+        None => line.to_owned(),
     }
 }

@@ -1,0 +1,747 @@
+//! Moving a running job to another node (MIGR): what a migration is, how it begins, how it ends.
+//!
+//! What drives it from phase to phase stands in `saga.rs`. Until its end the job is reserved on both
+//! nodes, and both instance keys belong to the migration (MIGR-07): their events are judged there
+//! and not as losses of the job.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use greenroom_placement::{Context, Decision, Request, Side, place, place_traced};
+use greenroom_types::call::{Call, StartJob};
+use greenroom_types::node::InstanceKey;
+use greenroom_types::{JobId, MigrationId, NodeId, Role, Wall};
+use serde::{Deserialize, Serialize};
+
+use crate::calls::Purpose;
+use crate::effect::{Callback, Effect, Effects, ErrorInfo, PlacementContext, PlacementInfo};
+use crate::event::{ApiAnswer, ApiError, ApiId};
+use crate::history;
+use crate::job::{Binding, BindingState, Cause};
+use crate::policy::Policy;
+use crate::provision::{Asked, Wanted};
+
+/// Ended migrations that are still shown (MIGR-33).
+const ENDED_MAX: usize = 1_000;
+
+/// How a job changes over (MIGR-01).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Strategy {
+    /// The target is prepared, the source stops, the target starts.
+    #[default]
+    StopThenStart,
+    /// The target runs before the source stops.
+    Overlap,
+    /// The two agree on the point at which one follows the other.
+    Handover,
+}
+
+/// Where a migration stands (MIGR-03).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MigrationPhase {
+    /// The source is asked for its state.
+    Proposing,
+    /// The target is being placed and started.
+    Launching,
+    /// The target runs and gets ready to take over.
+    AwaitingTargetReady,
+    /// The source was told to stop, or to stop its output.
+    AwaitingSourceStop,
+    /// The target takes over where the source stopped.
+    Applying,
+    /// The prepared target is being started.
+    StartingTarget,
+    /// The target has taken over and the source is being stopped.
+    StoppingSource,
+    /// The job lives on its target.
+    Done,
+    /// It came to nothing.
+    Aborted,
+}
+
+/// A migration as it is shown (MIGR-03).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationState {
+    /// The migration.
+    pub migration_id: MigrationId,
+    /// The job.
+    pub source_job_id: JobId,
+    /// How it changes over.
+    pub strategy: Strategy,
+    /// Role of the source.
+    pub source_role: Role,
+    /// Role of the target.
+    pub target_role: Role,
+    /// Node of the source.
+    pub source_node_id: NodeId,
+    /// Node of the target, once it is placed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target_node_id: Option<NodeId>,
+    /// When it began.
+    pub started_at: Wall,
+    /// Where it stands.
+    pub phase: MigrationPhase,
+    /// Every phase with its time.
+    pub phase_history: Vec<PhaseEntry>,
+    /// Why it came to nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub abort_reason: Option<String>,
+}
+
+/// One phase and when it was entered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseEntry {
+    /// The phase.
+    pub phase: MigrationPhase,
+    /// When.
+    pub at: Wall,
+}
+
+/// What is asked for (MIGR-01).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigrateOptions {
+    /// How it changes over.
+    pub strategy: Strategy,
+    /// The only node that will do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_node_id: Option<NodeId>,
+    /// Admits spares reserved for others.
+    pub override_reservation: bool,
+}
+
+/// Why a migration is refused outright; nothing was done (MIGR-02).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+pub enum MigrationRefusal {
+    /// No such job.
+    #[error("the job is not known")]
+    UnknownJob,
+    /// A job without requirements or tags, or a node service.
+    #[error("the job is not placed by the policy")]
+    NotPlacedByPolicy,
+    /// It has no running instance.
+    #[error("the job does not run")]
+    NotRunning,
+    /// Its bundle is broken or being deleted.
+    #[error("the bundle is broken or being deleted")]
+    BundleNotLive,
+    /// One is under way.
+    #[error("a migration of the job is under way")]
+    MigrationInFlight,
+    /// It runs there already.
+    #[error("the job runs on that node already")]
+    TargetIsSource,
+    /// The job is not declared with `handover`.
+    #[error("the job cannot hand over; use stopThenStart or overlap")]
+    NotCooperative,
+}
+
+impl MigrationRefusal {
+    /// Stable name.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::UnknownJob => "unknownJob",
+            Self::NotPlacedByPolicy => "notPlacedByPolicy",
+            Self::NotRunning => "notRunning",
+            Self::BundleNotLive => "bundleNotLive",
+            Self::MigrationInFlight => "migrationInFlight",
+            Self::TargetIsSource => "targetIsSource",
+            Self::NotCooperative => "notCooperative",
+        }
+    }
+}
+
+/// One migration under way.
+#[derive(Debug)]
+pub(crate) struct Migration {
+    pub(crate) state: MigrationState,
+    pub(crate) options: MigrateOptions,
+    /// The caller that waits for the target's first call (MIGR-01).
+    pub(crate) caller: Option<ApiId>,
+    /// The start of the target was sent.
+    pub(crate) start_sent: bool,
+    /// The target is created and not running.
+    pub(crate) prepared: bool,
+    /// The source was told to stop: no way back (MIGR-20).
+    pub(crate) past_return: bool,
+    /// The source is gone; the target goes on alone (MIGR-25, MIGR-26).
+    pub(crate) source_gone: bool,
+    /// The decision that placed the target; the job's record at the end (MIGR-15).
+    pub(crate) decision: Option<PlacementInfo>,
+}
+
+/// All migrations: those under way, and the last ones that ended.
+#[derive(Debug, Default)]
+pub(crate) struct Migrations {
+    pub(crate) active: BTreeMap<MigrationId, Migration>,
+    ended: VecDeque<MigrationState>,
+}
+
+impl Migration {
+    pub(crate) fn source_key(&self) -> InstanceKey {
+        InstanceKey::new(
+            self.state.source_job_id.clone(),
+            self.state.source_role.clone(),
+        )
+    }
+
+    pub(crate) fn target_key(&self) -> InstanceKey {
+        InstanceKey::new(
+            self.state.source_job_id.clone(),
+            self.state.target_role.clone(),
+        )
+    }
+}
+
+// === impl Policy: beginning ===
+
+impl Policy {
+    /// Begins a migration; the caller, if any, is answered when the target's first call was accepted.
+    pub(crate) fn migrate(
+        &mut self,
+        job_id: &JobId,
+        options: MigrateOptions,
+        caller: Option<ApiId>,
+        out: &mut Effects,
+    ) -> Result<MigrationId, MigrationRefusal> {
+        let (source_role, source_node_id) = self.may_migrate(job_id, &options)?;
+        let migration_id = self.ids.migration_id();
+        let state = MigrationState {
+            migration_id: migration_id.clone(),
+            source_job_id: job_id.clone(),
+            strategy: options.strategy,
+            target_role: Role::migration_target(source_role.slot(), &migration_id),
+            source_role,
+            source_node_id,
+            target_node_id: None,
+            started_at: self.now.wall,
+            phase: MigrationPhase::Launching,
+            phase_history: Vec::new(),
+            abort_reason: None,
+        };
+        let migration = Migration {
+            state,
+            options,
+            caller,
+            start_sent: false,
+            prepared: false,
+            past_return: false,
+            source_gone: false,
+            decision: None,
+        };
+        let strategy = migration.options.strategy;
+        let source = migration.source_key();
+        self.migrations
+            .active
+            .insert(migration_id.clone(), migration);
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.migration = Some(migration_id.clone());
+        }
+        if strategy == Strategy::Handover {
+            self.enter_phase(&migration_id, MigrationPhase::Proposing, out);
+            let call = Call::NotifyMigrationGetState {
+                key: source,
+                migration_id: migration_id.clone(),
+            };
+            self.send_step(&migration_id, call, crate::saga::Step::Ask, out);
+        } else {
+            self.enter_phase(&migration_id, MigrationPhase::Launching, out);
+            self.place_target(&migration_id, out);
+        }
+        Ok(migration_id)
+    }
+
+    /// The source's role and node, if the job may be moved now (MIGR-02).
+    fn may_migrate(
+        &self,
+        job_id: &JobId,
+        options: &MigrateOptions,
+    ) -> Result<(Role, NodeId), MigrationRefusal> {
+        let job = self.jobs.get(job_id).ok_or(MigrationRefusal::UnknownJob)?;
+        let spot = job
+            .spot
+            .as_ref()
+            .ok_or(MigrationRefusal::NotPlacedByPolicy)?;
+        let binding = job
+            .binding
+            .as_ref()
+            .filter(|binding| binding.state == BindingState::Running && !binding.ending)
+            .ok_or(MigrationRefusal::NotRunning)?;
+        let bundle = self.bundles.get(&spot.bundle_id);
+        if !bundle.is_some_and(|b| b.is_live() && b.status.is_some() && b.broken.is_none()) {
+            return Err(MigrationRefusal::BundleNotLive);
+        }
+        if job.migration.is_some() {
+            return Err(MigrationRefusal::MigrationInFlight);
+        }
+        if options.target_node_id.as_ref() == Some(&binding.node_id) {
+            return Err(MigrationRefusal::TargetIsSource);
+        }
+        let declared = job.seen.job.handover || self.spec(job_id).is_some_and(|spec| spec.handover);
+        if options.strategy == Strategy::Handover && !declared {
+            return Err(MigrationRefusal::NotCooperative);
+        }
+        Ok((binding.role.clone(), binding.node_id.clone()))
+    }
+
+    /// Places the target by the same path as any job (MIGR-05) and sends its first call.
+    pub(crate) fn place_target(&mut self, id: &MigrationId, out: &mut Effects) {
+        let Some((info, decision)) = self.decide_target(id) else {
+            return;
+        };
+        let job_id = info.job_id.clone();
+        self.counters.placements_attempted += 1;
+        out.callback(Callback::OnPlacementDecision(Box::new(info.clone())));
+        if let Decision::Failure { reason, .. } = &decision {
+            let reason = reason.code().to_owned();
+            self.tell_failure(info, out);
+            self.end_without_target(id, &reason, out);
+            return;
+        }
+        self.tell_degraded(&info, decision.degraded().cloned(), out);
+        let Some(node_id) = info.node_id.clone() else {
+            return;
+        };
+        if let Some(migration) = self.migrations.active.get_mut(id) {
+            migration.state.target_node_id = Some(node_id.clone());
+            migration.decision = Some(info);
+        }
+        if let Decision::Provision {
+            pool,
+            tier,
+            shape,
+            gpu_index,
+            ..
+        } = decision
+        {
+            let known = self.settings.pool(pool.as_str());
+            let Some(known) = known.and_then(|pool| pool.tier(tier.as_str())).cloned() else {
+                return;
+            };
+            let tags = self.tags_for(&job_id, &pool, &known);
+            let wanted = Wanted::Target(id.clone());
+            let asked = Asked {
+                pool,
+                tier,
+                wanted,
+                accepted: false,
+            };
+            self.request_node(&node_id, asked, tags, Some(&shape));
+            self.bind_target(id, &node_id, gpu_index);
+            let region = known.region.clone().unwrap_or_default();
+            self.send_create(&node_id, &known, &shape, &region, out);
+            return;
+        }
+        self.bind_target(id, &node_id, decision.gpu_index());
+        if self.is_running(&node_id) {
+            self.start_target(id, out);
+        } else {
+            // Placed on a node that is on its way: its request was accepted already.
+            self.answer_caller(id, out);
+        }
+    }
+
+    fn decide_target(&mut self, id: &MigrationId) -> Option<(PlacementInfo, Decision)> {
+        let migration = self.migrations.active.get(id)?;
+        let (job_id, options) = (
+            migration.state.source_job_id.clone(),
+            migration.options.clone(),
+        );
+        let source = migration.state.source_node_id.clone();
+        let target_role = migration.state.target_role.clone();
+        let spot = self.jobs.get(&job_id)?.spot.clone()?;
+        let bundle = self.bundle(&spot.bundle_id)?;
+        let excluded = self.excluded_for(&job_id);
+        let mut request = Request::new(&bundle, spot.replica_index, &spot.job_name)?
+            .of_job(&job_id)
+            .in_context(Context::Migration { source })
+            .without(&excluded)
+            .overriding_reservations(options.override_reservation);
+        if let Some(node_id) = &options.target_node_id {
+            request = request.pinned_to(node_id);
+        }
+        let (decision, trace) = if self.traces {
+            let (decision, trace) = place_traced(&self.fleet, &request);
+            (decision, Some(std::sync::Arc::new(trace)))
+        } else {
+            (place(&self.fleet, &request), None)
+        };
+        let pool = bundle.pool_of(spot.replica_index).clone();
+        let bought = matches!(decision, Decision::Provision { .. })
+            .then(|| self.new_node_id(&job_id, &target_role));
+        let context = PlacementContext::Migration;
+        let info = self.info_of(&job_id, spot, pool, context, &decision, bought, trace);
+        Some((info, decision))
+    }
+
+    fn bind_target(&mut self, id: &MigrationId, node_id: &NodeId, gpu_index: Option<u32>) {
+        let seq = self.order();
+        let Some(migration) = self.migrations.active.get(id) else {
+            return;
+        };
+        let job_id = migration.state.source_job_id.clone();
+        let role = migration.state.target_role.clone();
+        let single_use = self.spec(&job_id).is_some_and(|spec| spec.single_use);
+        let Some(job) = self.jobs.get_mut(&job_id) else {
+            return;
+        };
+        let Some(spot) = job.spot.clone() else { return };
+        job.target = Some(Binding {
+            seq,
+            node_id: node_id.clone(),
+            role,
+            state: BindingState::Placing,
+            cause: Cause::Launch,
+            decided_at: self.now.mono,
+            since: history::newest(&job.seen),
+            counted: false,
+            start: None,
+            start_after_stop: false,
+            ending: false,
+            single_use,
+            gpu_index,
+        });
+        self.touch_spare(node_id);
+        self.fleet
+            .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);
+    }
+
+    /// Sends the start of the target; its deadline runs from here (MIGR-09, DEC-22).
+    pub(crate) fn start_target(&mut self, id: &MigrationId, out: &mut Effects) {
+        let Some(migration) = self.migrations.active.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut migration.start_sent, true) {
+            return;
+        }
+        let job_id = migration.state.source_job_id.clone();
+        let strategy = migration.options.strategy;
+        let role = migration.state.target_role.clone();
+        let Some(target) = self
+            .jobs
+            .get_mut(&job_id)
+            .and_then(|job| job.target.as_mut())
+        else {
+            return;
+        };
+        let counts = !std::mem::replace(&mut target.counted, true);
+        let call = Call::StartJob(StartJob {
+            job_id,
+            runtime_role: role.slot().to_owned(),
+            role,
+            node_id: target.node_id.clone(),
+            defer_start: strategy == Strategy::StopThenStart,
+            gpu_index: target.gpu_index,
+            migration_id: Some(id.clone()),
+        });
+        self.send_step(id, call, crate::saga::Step::Start { counts }, out);
+        self.arm_phase(id);
+    }
+
+    /// Starts targets that wait for this node.
+    pub(crate) fn start_targets_on(&mut self, node_id: &NodeId, out: &mut Effects) {
+        for id in self.targets_on(node_id) {
+            self.start_target(&id, out);
+        }
+    }
+
+    /// Migrations whose target is bound to a node, in the order of binding.
+    pub(crate) fn targets_on(&self, node_id: &NodeId) -> Vec<MigrationId> {
+        self.fleet
+            .jobs_on(node_id)
+            .iter()
+            .filter(|bound| bound.side == Side::MigrationTarget)
+            .filter_map(|bound| self.jobs.get(&bound.job_id)?.migration.clone())
+            .collect()
+    }
+}
+
+// === impl Policy: ending ===
+
+impl Policy {
+    /// The job lives on its target (MIGR-15).
+    pub(crate) fn complete_migration(&mut self, id: &MigrationId, out: &mut Effects) {
+        let Some(migration) = self.migrations.active.get_mut(id) else {
+            return;
+        };
+        let job_id = migration.state.source_job_id.clone();
+        let decision = migration.decision.take();
+        let mut source = None;
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            source = job.binding.take();
+            job.binding = job.target.take();
+            if let Some(binding) = &mut job.binding {
+                binding.state = BindingState::Running;
+            }
+            if decision.is_some() {
+                job.record = decision;
+            }
+            job.migration = None;
+        }
+        self.fleet.promote(&job_id);
+        self.enter_phase(id, MigrationPhase::Done, out);
+        out.callback(Callback::OnMigrationCompleted {
+            migration_id: id.clone(),
+        });
+        self.answer_caller(id, out);
+        self.file_ended(id);
+        if let Some(source) = source {
+            self.touch_spare(&source.node_id);
+            self.release_single_use(&source, out);
+        }
+        self.refresh(&job_id);
+        self.pending.wake();
+    }
+
+    /// No target was placed, or its first call failed: nothing was started (MIGR-06).
+    pub(crate) fn end_without_target(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        self.finish_aborted(id, reason, Undo::Nothing, out);
+    }
+
+    /// Back to the source, which is intact (MIGR-29).
+    pub(crate) fn abort_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        self.finish_aborted(id, reason, Undo::Both, out);
+    }
+
+    /// The job itself is not to run any more: only a started target is stopped (MIGR-32).
+    pub(crate) fn give_up_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        self.finish_aborted(id, reason, Undo::Target, out);
+    }
+
+    fn finish_aborted(&mut self, id: &MigrationId, reason: &str, undo: Undo, out: &mut Effects) {
+        let Some(migration) = self.migrations.active.get_mut(id) else {
+            return;
+        };
+        migration.state.abort_reason = Some(reason.to_owned());
+        let (source, target) = (migration.source_key(), migration.target_key());
+        let (job_id, start_sent) = (source.job_id.clone(), migration.start_sent);
+        let node_id = migration.state.target_node_id.clone();
+        self.enter_phase(id, MigrationPhase::Aborted, out);
+        if undo == Undo::Both {
+            let call = Call::AbortMigration {
+                job_id: job_id.clone(),
+                source_role: source.role,
+                target_role: target.role.clone(),
+                reason: reason.to_owned(),
+                migration_id: id.clone(),
+            };
+            self.send_undo(call, "aborting a migration", &job_id, out);
+        }
+        if undo != Undo::Nothing
+            && start_sent
+            && let Some(node_id) = node_id
+        {
+            let call = Call::StopJob {
+                key: target,
+                node_id,
+                grace_ms: None,
+            };
+            self.send_undo(call, "stopping the target of a migration", &job_id, out);
+        }
+        let target = self.take_target(&job_id);
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.migration = None;
+        }
+        out.callback(Callback::OnMigrationAborted {
+            migration_id: id.clone(),
+            reason: reason.to_owned(),
+        });
+        self.fail_caller(id, reason, out);
+        self.file_ended(id);
+        if let Some(target) = target {
+            self.release_single_use(&target, out);
+        }
+        self.refresh(&job_id);
+        self.pending.wake();
+    }
+
+    /// The target is gone and the source was told to stop: the job is recovered (MIGR-24).
+    pub(crate) fn lose_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        let Some(migration) = self.migrations.active.get(id) else {
+            return;
+        };
+        let job_id = migration.state.source_job_id.clone();
+        self.finish_aborted(id, reason, Undo::Nothing, out);
+        let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
+        self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);
+        if let Some(binding) = self.unbind(&job_id) {
+            self.recover(&job_id, &binding, out);
+        } else {
+            self.judge_loss(&job_id, out);
+        }
+    }
+
+    fn send_undo(&mut self, call: Call, what: &'static str, job_id: &JobId, out: &mut Effects) {
+        let purpose = Purpose::Tell {
+            what,
+            job_id: job_id.clone(),
+        };
+        let call_id = self.send(call, purpose, out);
+        self.note_closing_call(call_id);
+    }
+
+    fn take_target(&mut self, job_id: &JobId) -> Option<Binding> {
+        let target = self.jobs.get_mut(job_id)?.target.take()?;
+        self.fleet.unbind(job_id, Side::MigrationTarget);
+        self.touch_spare(&target.node_id);
+        Some(target)
+    }
+
+    /// The target's first call was accepted (MIGR-01).
+    pub(crate) fn answer_caller(&mut self, id: &MigrationId, out: &mut Effects) {
+        let caller = self
+            .migrations
+            .active
+            .get_mut(id)
+            .and_then(|m| m.caller.take());
+        if let Some(caller) = caller {
+            let result = Ok(ApiAnswer::Migration(id.clone()));
+            out.push(Effect::ApiReply { id: caller, result });
+        }
+    }
+
+    fn fail_caller(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        let caller = self
+            .migrations
+            .active
+            .get_mut(id)
+            .and_then(|m| m.caller.take());
+        if let Some(caller) = caller {
+            let error = ApiError::MigrationAborted {
+                migration_id: id.clone(),
+                reason: reason.to_owned(),
+            };
+            out.push(Effect::ApiReply {
+                id: caller,
+                result: Err(error),
+            });
+        }
+    }
+
+    fn file_ended(&mut self, id: &MigrationId) {
+        if let Some(migration) = self.migrations.active.remove(id) {
+            self.migrations.ended.push_back(migration.state);
+            if self.migrations.ended.len() > ENDED_MAX {
+                self.migrations.ended.pop_front();
+            }
+        }
+    }
+
+    /// The job is gone, and with it all that could be told of it (MIGR-32).
+    pub(crate) fn migration_of_deleted(&mut self, job_id: &JobId, out: &mut Effects) {
+        let id = self.jobs.get(job_id).and_then(|job| job.migration.clone());
+        if let Some(id) = id {
+            self.finish_aborted(&id, "jobDeleted", Undo::Nothing, out);
+        }
+    }
+
+    /// At the close: back where that is possible, else the target is left with the job (LIFE-03,
+    /// LIFE-04).
+    pub(crate) fn wind_down_migrations(&mut self, out: &mut Effects) {
+        let ids: Vec<MigrationId> = self.migrations.active.keys().cloned().collect();
+        for id in ids {
+            let Some(migration) = self.migrations.active.get(&id) else {
+                continue;
+            };
+            if !migration.past_return && !migration.source_gone {
+                self.abort_migration(&id, "closed", out);
+                continue;
+            }
+            let waits =
+                migration.prepared && migration.state.phase == MigrationPhase::AwaitingSourceStop;
+            let key = migration.target_key();
+            let node_id = migration.state.target_node_id.clone();
+            if let (true, Some(node_id)) = (waits, node_id) {
+                let job_id = key.job_id.clone();
+                let call = Call::StartPreparedJob {
+                    key: key.clone(),
+                    node_id,
+                };
+                self.send_undo(call, "starting a prepared target", &job_id, out);
+            }
+            self.finish_aborted(&id, "closed", Undo::Nothing, out);
+            let message = format!(
+                "closed while migration {id} of job {:?} was under way",
+                key.job_id
+            );
+            self.report(
+                ErrorInfo::new("migrationLost", message).job(&key.job_id),
+                out,
+            );
+        }
+    }
+
+    /// Takes a migration back at the caller's wish (MIGR-30).
+    pub(crate) fn abort_by_call(
+        &mut self,
+        id: &MigrationId,
+        reason: &str,
+        out: &mut Effects,
+    ) -> Result<(), ApiError> {
+        let Some(migration) = self.migrations.active.get(id) else {
+            return Ok(());
+        };
+        if migration.past_return || migration.source_gone {
+            return Err(ApiError::PastPointOfNoReturn {
+                migration_id: id.clone(),
+            });
+        }
+        self.abort_migration(id, reason, out);
+        Ok(())
+    }
+}
+
+/// What an abort has to take back at the Manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undo {
+    Nothing,
+    Target,
+    Both,
+}
+
+// === impl Policy: getters ===
+
+impl Policy {
+    /// Migrations under way, and the last that ended, by the time of their beginning (MIGR-33).
+    pub fn migrations(&self) -> Vec<MigrationState> {
+        let active = self
+            .migrations
+            .active
+            .values()
+            .map(|migration| &migration.state);
+        let mut all: Vec<MigrationState> = self
+            .migrations
+            .ended
+            .iter()
+            .chain(active)
+            .cloned()
+            .collect();
+        all.sort_by(|a, b| (a.started_at, &a.migration_id).cmp(&(b.started_at, &b.migration_id)));
+        all
+    }
+
+    /// A migration, under way or ended.
+    pub fn migration_by_id(&self, id: &MigrationId) -> Option<&MigrationState> {
+        let active = self
+            .migrations
+            .active
+            .get(id)
+            .map(|migration| &migration.state);
+        active.or_else(|| {
+            self.migrations
+                .ended
+                .iter()
+                .find(|state| state.migration_id == *id)
+        })
+    }
+
+    /// The migration under way of a job.
+    pub fn migration_for_job(&self, job_id: &JobId) -> Option<&MigrationState> {
+        let id = self.jobs.get(job_id)?.migration.as_ref()?;
+        Some(&self.migrations.active.get(id)?.state)
+    }
+}
