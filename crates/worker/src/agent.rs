@@ -149,11 +149,13 @@ enum Phase {
     Prepared,
     Starting,
     Running,
-    /// On its way out; `last` is said when nothing is left, unless it is gone with a reboot.
+    /// On its way out; `last` is said when nothing is left, unless it is gone with a reboot. What is
+    /// being removed is not removed a second time.
     Stopping {
         last: Said,
         grace: Millis,
         told: bool,
+        removing: bool,
     },
 }
 
@@ -419,7 +421,17 @@ impl Agent {
             grace,
             told,
         };
-        self.step(start_id, Phase::Stopping { last, grace, told }, step, out);
+        self.step(
+            start_id,
+            Phase::Stopping {
+                last,
+                grace,
+                told,
+                removing: false,
+            },
+            step,
+            out,
+        );
     }
 
     fn step(&mut self, start_id: &StartId, phase: Phase, step: StepRecord, out: &mut Effects) {
@@ -460,7 +472,7 @@ impl Agent {
             }
             Phase::Preparing | Phase::Prepared => {
                 self.end(start_id, stopped, grace, true, out);
-                out.act.push(Act::Remove(start_id.clone()));
+                self.remove(start_id, out);
             }
             Phase::Starting | Phase::Running => {
                 self.end(start_id, stopped, grace, true, out);
@@ -586,11 +598,11 @@ impl Agent {
                     detail: refusal.detail,
                 };
                 self.end(start_id, last, Millis(0), true, out);
-                out.act.push(Act::Remove(start_id.clone()));
+                self.remove(start_id, out);
             }
             RuntimeEvent::Broken(reason) if !stopping => {
                 self.fail(start_id, reason, out);
-                out.act.push(Act::Remove(start_id.clone()));
+                self.remove(start_id, out);
             }
             RuntimeEvent::Failing(reason) if !stopping => self.fail(start_id, reason, out),
             RuntimeEvent::Ended(outcome) => {
@@ -608,7 +620,7 @@ impl Agent {
                         self.fail(start_id, "it was stopped by somebody else".to_owned(), out);
                     }
                 }
-                out.act.push(Act::Remove(start_id.clone()));
+                self.remove(start_id, out);
             }
             RuntimeEvent::Removed if stopping => self.apply_removed(start_id, out),
             RuntimeEvent::Prepared
@@ -636,6 +648,17 @@ impl Agent {
             out,
         );
         self.say(&key, start_id, Said::Failed { reason }, out);
+    }
+
+    fn remove(&mut self, start_id: &StartId, out: &mut Effects) {
+        if let Some(Instance {
+            phase: Phase::Stopping { removing, .. },
+            ..
+        }) = self.instances.get_mut(start_id)
+            && !std::mem::replace(removing, true)
+        {
+            out.act.push(Act::Remove(start_id.clone()));
+        }
     }
 
     fn apply_removed(&mut self, start_id: &StartId, out: &mut Effects) {

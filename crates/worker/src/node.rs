@@ -362,7 +362,7 @@ impl Node {
             running_jobs: running
                 .filter_map(|view| {
                     Some(write_running(
-                        &*self.agent.order_of(&view.start_id)?.0,
+                        &self.agent.order_of(&view.start_id)?.0,
                         &view.ports,
                     ))
                 })

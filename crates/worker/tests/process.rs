@@ -411,7 +411,15 @@ async fn reports_are_sent_again_until_they_are_acknowledged() {
     assert_eq!(stream.reports(START, "started").await, ["started"]);
 }
 
-// spec: WORK-30, WORK-32, WORK-33
+/// An inventory in which so much is reserved.
+fn reserving(amount: f64) -> impl Fn(&greenroom_proto::worker::WorkerMessage) -> Option<()> {
+    move |message| match &message.message {
+        Some(Said::Inventory(inventory)) => (inventory.reserved_capacity == amount).then_some(()),
+        _ => None,
+    }
+}
+
+// spec: WORK-30, WORK-32, WORK-33, WORK-41
 #[tokio::test]
 async fn of_two_starts_for_the_last_room_one_is_rejected_with_the_inventory() {
     let mut scene = scene().await;
@@ -438,14 +446,10 @@ async fn of_two_starts_for_the_last_room_one_is_rejected_with_the_inventory() {
         (inventory.reserved_capacity, inventory.assigned_jobs.len()),
         (1.5, 1)
     );
+    // What is held is told, and told again when it is free.
+    scene.stream.until(reserving(1.5)).await;
     scene.stream.stop("a", "s1", 0).await;
-    scene.stream.reports("s1", "stopped").await;
-    // The room is free again, and told to be.
-    let free = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
-        Some(Said::Inventory(inventory)) => (inventory.reserved_capacity == 0.0).then_some(()),
-        _ => None,
-    };
-    scene.stream.until(free).await;
+    scene.stream.until(reserving(0.0)).await;
     scene.stream.provision(half("b", "s3")).await;
     assert_eq!(
         scene.stream.reports("s3", "started").await,

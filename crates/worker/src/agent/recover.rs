@@ -111,7 +111,7 @@ impl Agent {
                 Phase::Prepared => StepRecord::Prepared,
                 Phase::Starting => StepRecord::Starting,
                 Phase::Running => StepRecord::Running,
-                Phase::Stopping { last, grace, told } => StepRecord::Stopping {
+                Phase::Stopping { last, grace, told, .. } => StepRecord::Stopping {
                     last: last.clone(),
                     grace: *grace,
                     told: *told,
@@ -168,7 +168,7 @@ impl Agent {
                 out.act.push(attach);
                 out.act.push(Act::Stop(start_id.clone(), grace));
             }
-            (Phase::Stopping { .. }, _) => out.act.push(Act::Remove(start_id.clone())),
+            (Phase::Stopping { .. }, _) => self.remove(start_id, out),
 
             (
                 Phase::Waiting
@@ -179,7 +179,7 @@ impl Agent {
                 _,
             ) => {
                 self.fail(start_id, RESTARTED.to_owned(), out);
-                out.act.push(Act::Remove(start_id.clone()));
+                self.remove(start_id, out);
             }
         }
     }
@@ -226,9 +226,12 @@ impl Agent {
                         StepRecord::Prepared => Phase::Prepared,
                         StepRecord::Starting => Phase::Starting,
                         StepRecord::Running => Phase::Running,
-                        StepRecord::Stopping { last, grace, told } => {
-                            Phase::Stopping { last, grace, told }
-                        }
+                        StepRecord::Stopping { last, grace, told } => Phase::Stopping {
+                            last,
+                            grace,
+                            told,
+                            removing: false,
+                        },
                     };
                 }
             }

@@ -344,7 +344,11 @@ fn a_stop_reaches_every_phase() {
     let mut play = Play::new();
     play.provision(&spec("j", "s1"));
     assert_eq!(short(&play.stop("j", "s1", 1_000)), ["remove s1"]);
-    // What the preparation still says counts no longer.
+    // What the preparation still says counts no longer, and nothing is removed twice.
+    assert_eq!(
+        short(&play.runtime("s1", RuntimeEvent::Ended(Outcome::Stopped))),
+        Vec::<String>::new()
+    );
     assert_eq!(
         short(&play.runtime("s1", RuntimeEvent::Prepared)),
         Vec::<String>::new()

@@ -319,7 +319,7 @@ impl Watch {
 
 fn connect(dir: &std::path::Path) -> std::io::Result<UnixStream> {
     // A local connection is made at once or not at all.
-    let stream = with_short_path(dir, |path| std::os::unix::net::UnixStream::connect(path))?;
+    let stream = with_short_path(dir, std::os::unix::net::UnixStream::connect)?;
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
 }
