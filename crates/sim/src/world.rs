@@ -10,6 +10,7 @@
 mod act;
 mod cloud;
 mod hold;
+mod line;
 mod manager;
 mod setup;
 mod worker;

@@ -1,14 +1,12 @@
 //! Simulated workers: they accept, start, stop, fail and report as a worker would, at the times that
-//! the scenario sets, over a line that can be cut.
+//! the scenario sets. The line over which they do stands in [`super::line`].
 //!
 //! A worker enforces what a real one does (WORK-30): what does not fit is rejected, so that a policy
 //! that fills a node too much is found out. Remains of an ended instance do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_ledger::{
-    Command, Finding, Hello, HelloInstance, Line, Link, Register, Report, WorkerJob, WorkerOrder,
-};
+use greenroom_ledger::{Report, WorkerJob, WorkerOrder};
 use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::call::InstanceRef;
 use greenroom_types::inventory::{AssignedJob, Capability, Gpu, HeldImage, NodeInventory};
@@ -17,7 +15,6 @@ use greenroom_types::{Millis, NodeId, StartId};
 
 use super::World;
 use super::hold::Pending;
-use crate::format::action::HoldKind;
 
 /// From a start, a stop or a pull to the inventory that shows it (SCEN-03).
 const INVENTORY_DELAY: Millis = Millis(100);
@@ -40,11 +37,11 @@ pub(crate) struct Worker {
     /// What it runs, and what is left of it.
     pub(crate) runs: BTreeMap<StartId, Run>,
     /// What ran when its process died.
-    pub(super) past: Vec<Box<WorkerJob>>,
+    pub(super) past: Vec<WorkerJob>,
     /// Newest number of its journal.
-    report_id: u64,
+    pub(super) report_id: u64,
     /// Reports that wait for the line.
-    journal: Vec<Report>,
+    pub(super) journal: Vec<Report>,
     /// Orders that wait in the line.
     pub(super) mail: Vec<WorkerOrder>,
     /// An inventory is under way.
@@ -100,7 +97,7 @@ impl RunPhase {
         !matches!(self, Self::Stopping | Self::Remains)
     }
 
-    const fn state(self) -> InstanceState {
+    pub(super) const fn state(self) -> InstanceState {
         match self {
             Self::Waiting | Self::Creating => InstanceState::Provisioned,
             Self::Prepared | Self::Starting => InstanceState::Prepared,
@@ -228,20 +225,7 @@ fn assigned(job: &WorkerJob) -> AssignedJob {
 // === impl World ===
 
 impl World {
-    /// A message of the Manager for a worker. What is on a cut line arrives when it is mended, if the
-    /// Manager has not given the line up by then.
-    pub(super) fn tell_worker(&mut self, node_id: &NodeId, message: WorkerOrder) {
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        if worker.hears() {
-            self.obey(node_id, message);
-        } else if worker.up && worker.linked {
-            worker.mail.push(message);
-        }
-    }
-
-    fn obey(&mut self, node_id: &NodeId, message: WorkerOrder) {
+    pub(super) fn obey(&mut self, node_id: &NodeId, message: WorkerOrder) {
         match message {
             WorkerOrder::Provision(job) => self.provision(node_id, job),
             WorkerOrder::StartPrepared(instance) => {
@@ -306,7 +290,7 @@ impl World {
         }
     }
 
-    fn create(&mut self, node_id: &NodeId, start_id: &StartId) {
+    pub(super) fn create(&mut self, node_id: &NodeId, start_id: &StartId) {
         let deferred = self
             .run(node_id, start_id)
             .is_some_and(|run| run.order.defer_start);
@@ -375,187 +359,6 @@ impl World {
         }
         self.unplug(node_id);
         self.drop_line(node_id);
-    }
-
-    /// The process of a worker is gone. What ran is remembered, for a machine that comes back.
-    pub(super) fn unplug(&mut self, node_id: &NodeId) {
-        if let Some(worker) = self.workers.get_mut(node_id) {
-            let runs = std::mem::take(&mut worker.runs);
-            worker.past = runs
-                .into_values()
-                .filter(|run| run.phase == RunPhase::Running)
-                .map(|run| run.order)
-                .collect();
-            worker.up = false;
-            worker.ending = false;
-            worker.cut = false;
-            worker.journal.clear();
-            worker.mail.clear();
-        }
-    }
-
-    /// The Manager sees the stream closed.
-    pub(super) fn drop_line(&mut self, node_id: &NodeId) {
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        if std::mem::take(&mut worker.linked) {
-            let now = self.now();
-            self.keeper.line(now, &self.ledger, node_id, Line::Closed);
-        }
-        self.link(node_id, Link::Dropped);
-    }
-
-    /// The Manager heard nothing for too long.
-    pub(super) fn silence(&mut self, node_id: &NodeId, cut: u64) {
-        let silent = self
-            .workers
-            .get(node_id)
-            .is_some_and(|worker| worker.cut && worker.cuts == cut && worker.linked);
-        if silent {
-            if let Some(worker) = self.workers.get_mut(node_id) {
-                worker.mail.clear();
-            }
-            self.drop_line(node_id);
-        }
-    }
-
-    pub(super) fn partition(&mut self, node_id: &NodeId) {
-        let silence = self.spec.manager.silence;
-        if let Some(worker) = self.workers.get_mut(node_id)
-            && !worker.cut
-        {
-            worker.cut = true;
-            worker.cuts += 1;
-            let due = Pending::Silence(node_id.clone(), worker.cuts);
-            self.after(silence, due);
-        }
-    }
-
-    pub(super) fn heal(&mut self, node_id: &NodeId) {
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        worker.cut = false;
-        if !worker.up {
-            return;
-        }
-        if !worker.linked {
-            self.connect_worker(node_id);
-            return;
-        }
-        for report in std::mem::take(&mut worker.journal) {
-            self.report(node_id, report);
-        }
-        let mail = self
-            .workers
-            .get_mut(node_id)
-            .map(|worker| std::mem::take(&mut worker.mail));
-        for message in mail.into_iter().flatten() {
-            self.obey(node_id, message);
-        }
-    }
-
-    /// A worker's process comes up; the Manager reaches it.
-    pub(super) fn worker_comes_up(&mut self, node_id: &NodeId) {
-        if let Some(worker) = self.workers.get_mut(node_id) {
-            worker.up = true;
-            self.connect_worker(node_id);
-        }
-    }
-
-    /// The stream opens and the worker says hello; what waited in its journal follows.
-    pub(super) fn connect_worker(&mut self, node_id: &NodeId) {
-        let quiet = self.is_held(HoldKind::Inventory, node_id, None);
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        if !worker.up || worker.cut {
-            return;
-        }
-        worker.linked = true;
-        let instances = worker
-            .runs
-            .values()
-            .map(|run| HelloInstance {
-                instance: run.order.instance.clone(),
-                state: run.phase.state(),
-                ports: Default::default(),
-            })
-            .collect();
-        let journal = std::mem::take(&mut worker.journal);
-        let hello = Hello {
-            boot_id: "simulated".to_owned(),
-            protocol_minor: 10,
-            inventory: (!quiet).then(|| Box::new(worker.inventory())),
-            instances,
-            last_report_id: worker.report_id + journal.len() as u64,
-            ..Hello::default()
-        };
-        let now = self.now();
-        self.keeper.line(now, &self.ledger, node_id, Line::Opened);
-        self.send(node_id, 0, Report::Hello(Box::new(hello)));
-        for report in journal {
-            self.report(node_id, report);
-        }
-        if quiet {
-            self.after(Millis(0), Pending::Inventory(node_id.clone()));
-        }
-    }
-
-    /// A registered server's worker calls in, and is dialled.
-    pub(super) fn call_in(&mut self, node_id: &NodeId) {
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        worker.up = true;
-        let Some(token) = worker.token.clone() else {
-            return;
-        };
-        let register = Register {
-            token,
-            address: format!("{node_id}:7000"),
-            machine_id: node_id.to_string(),
-            public_key: node_id.to_string(),
-            key: "simulated".to_owned(),
-            hardware: None,
-        };
-        let _ = self.commit(Command::Register(register));
-    }
-
-    /// A worker says something that goes through its journal.
-    pub(super) fn report(&mut self, node_id: &NodeId, report: Report) {
-        let Some(worker) = self.workers.get_mut(node_id) else {
-            return;
-        };
-        if !worker.hears() {
-            if worker.up {
-                worker.journal.push(report);
-            }
-            return;
-        }
-        worker.report_id += 1;
-        let report_id = worker.report_id;
-        self.send(node_id, report_id, report);
-    }
-
-    fn send(&mut self, node_id: &NodeId, report_id: u64, report: Report) {
-        // The ledger refuses what comes too late; a worker has nothing to do about it here.
-        let _ = self.commit(Command::Report {
-            node_id: node_id.clone(),
-            report_id,
-            report: Box::new(report),
-        });
-    }
-
-    pub(super) fn link(&mut self, node_id: &NodeId, link: Link) {
-        let node_id = node_id.clone();
-        let _ = self.commit(Command::Link { node_id, link });
-    }
-
-    pub(super) fn finding(&mut self, node_id: &NodeId, finding: Finding) {
-        let node_id = node_id.clone();
-        let _ = self.commit(Command::Provider { node_id, finding });
     }
 
     pub(super) fn send_inventory(&mut self, node_id: &NodeId) {
@@ -677,7 +480,8 @@ impl World {
     }
 
     /// An instance that another run of the policy left behind goes on under its old start.
-    pub(super) fn keeps(&mut self, node_id: &NodeId, order: Box<WorkerJob>) {
+    pub(super) fn keeps(&mut self, node_id: &NodeId, order: WorkerJob) {
+        let order = Box::new(order);
         if let Some(worker) = self.workers.get_mut(node_id) {
             let start_id = order.instance.start_id.clone();
             let phase = RunPhase::Running;
