@@ -88,7 +88,7 @@ impl Policy {
                 Err(ApiError::UnknownBundle { bundle_id })
             }
             ApiCall::CordonNode { node_id } => self.cordon(&node_id),
-            ApiCall::UncordonNode { node_id } => self.uncordon(&node_id),
+            ApiCall::UncordonNode { node_id } => self.uncordon(&node_id, out),
             ApiCall::TerminateNode { node_id } => match self.known(&node_id) {
                 Ok(_) => return self.terminate(&node_id, Some(id), out),
                 refused => refused,
@@ -97,6 +97,13 @@ impl Policy {
                 Ok(_) => return self.terminate(&node_id, Some(id), out),
                 refused => refused,
             },
+            ApiCall::DrainNode { node_id, options } => self.drain_node(&node_id, options, out),
+            ApiCall::HandleNodeInterruption {
+                node_id,
+                kind,
+                deadline,
+                options,
+            } => self.interrupt(&node_id, kind, deadline, options, out),
             ApiCall::MigrateJob { job_id, options } => {
                 match self.migrate(&job_id, options, Some(id), out) {
                     Ok(_) => return,
@@ -169,8 +176,9 @@ impl Policy {
     }
 
     /// Lifts the policy's own cordon; the one in the inventory is the node's (CORDON-03).
-    fn uncordon(&mut self, node_id: &NodeId) -> ApiResult {
+    fn uncordon(&mut self, node_id: &NodeId, out: &mut Effects) -> ApiResult {
         let known = self.known(node_id)?;
+        self.cancel_drain(node_id, out);
         let cordoned = self.is_cordoned(node_id);
         if cordoned {
             self.change_condition(node_id, |condition| condition.cordoned = false);

@@ -102,6 +102,7 @@ impl Policy {
                 if let Err(failure) = &result {
                     self.terminate_failed(&node_id, failure, out);
                 }
+                self.drain_terminate_replied(&node_id, result.is_ok(), out);
                 if let Some(id) = api {
                     let result = result.map(ApiAnswer::Manager).map_err(ApiError::Manager);
                     out.push(Effect::ApiReply { id, result });

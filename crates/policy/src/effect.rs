@@ -16,6 +16,7 @@ use greenroom_types::pool::LaunchMode;
 use greenroom_types::{Role, Tags, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::drain::{DrainState, NodeInterruption};
 use crate::event::{ApiId, ApiResult, CallId, ConnectionState};
 use crate::migration::MigrationState;
 
@@ -187,6 +188,10 @@ pub enum Callback {
         /// When.
         at: Wall,
     },
+    /// A drain, or one of its jobs, came further (DRAIN-11).
+    OnDrainProgress(Box<DrainState>),
+    /// A provider's notice is being followed (INTR-06).
+    OnNodeInterrupted(Box<NodeInterruption>),
     /// A migration entered a phase (MIGR-16).
     OnMigrationPhase(Box<MigrationState>),
     /// A job lives on its target (MIGR-15).

@@ -6,10 +6,12 @@
 
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Refusal, Reply};
+use greenroom_types::node::InterruptionKind;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, JobName, MigrationId, Millis, NodeId, TemplateName, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::drain::{DrainOptions, DrainState};
 use crate::migration::{MigrateOptions, MigrationRefusal};
 use crate::settings::AutoSettingsValidationError;
 use crate::spare::{HotSpareChanges, HotSpareSpecsDiff};
@@ -181,6 +183,24 @@ pub enum ApiCall {
         /// The node.
         node_id: NodeId,
     },
+    /// Empties a node and ends it (DRAIN-01).
+    DrainNode {
+        /// The node.
+        node_id: NodeId,
+        /// How, and how long.
+        options: DrainOptions,
+    },
+    /// A provider takes the node, or advises to leave it (INTR-01).
+    HandleNodeInterruption {
+        /// The node.
+        node_id: NodeId,
+        /// Kind of notice.
+        kind: InterruptionKind,
+        /// When the node goes, if known.
+        deadline: Option<Wall>,
+        /// Strategies; time and force follow from the notice.
+        options: DrainOptions,
+    },
     /// Moves a running job (MIGR-01); answered when the target's first call was accepted.
     MigrateJob {
         /// The job.
@@ -229,6 +249,8 @@ pub enum ApiAnswer {
     Done,
     /// The Manager's answer to a call that was passed through.
     Manager(Reply),
+    /// A drain as it is now (DRAIN-01).
+    Drain(Box<DrainState>),
     /// The target's first call was accepted (MIGR-01).
     Migration(MigrationId),
     /// What a new list of hot spares changes (SPARE-23).
@@ -251,6 +273,12 @@ pub enum ApiError {
     /// The node is not in the mirror.
     #[error("node {node_id:?} is not known; see nodes()")]
     UnknownNode {
+        /// The node.
+        node_id: NodeId,
+    },
+    /// The node is stopping or stopped (DRAIN-01).
+    #[error("node {node_id:?} is stopping or stopped; there is nothing to drain")]
+    NodeNotRunning {
         /// The node.
         node_id: NodeId,
     },
@@ -306,6 +334,7 @@ impl ApiError {
             Self::Migration { reason, .. } => reason.code(),
             Self::MigrationAborted { reason, .. } => reason,
             Self::PastPointOfNoReturn { .. } => "pastPointOfNoReturn",
+            Self::NodeNotRunning { .. } => "nodeNotRunning",
             Self::NotASpare { .. } => "notASpare",
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),

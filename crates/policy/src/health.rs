@@ -67,7 +67,7 @@ impl Policy {
             self.end_for_good(job_id, reason, out);
             self.release_single_use(&binding, out);
         } else {
-            self.recover(job_id, &binding, out);
+            self.recover(job_id, &binding, true, out);
         }
         self.pending.wake();
     }

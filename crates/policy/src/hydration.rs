@@ -157,6 +157,7 @@ impl Policy {
         let due = Due::Mono(self.now.mono + sweep_interval(&self.settings));
         self.timers.set(Timer::Sweep, due);
         self.spare_tick();
+        self.restore_notices(out);
 
         // Calls that came meanwhile, each an input of its own (HYDR-04).
         for (id, call) in waiting {
@@ -241,7 +242,7 @@ impl Policy {
         }
         for job_id in keys.into_values() {
             if lost.contains(&job_id) {
-                self.judge_loss(&job_id, out);
+                self.judge_loss(&job_id, true, out);
             } else {
                 self.place(&job_id, out);
             }

@@ -13,6 +13,7 @@ mod bundle;
 mod calls;
 mod ceiling;
 pub mod check;
+pub mod drain;
 pub mod effect;
 pub mod event;
 pub mod getters;

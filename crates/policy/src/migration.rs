@@ -565,13 +565,17 @@ impl Policy {
             return;
         };
         let job_id = migration.state.source_job_id.clone();
+        // One loss, none if either node is reclaimed (MIGR-27).
+        let target = migration.state.target_node_id.as_ref();
+        let counts = !self.is_reclaimed(&migration.state.source_node_id)
+            && !target.is_some_and(|target| self.is_reclaimed(target));
         self.finish_aborted(id, reason, Undo::Nothing, out);
         let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
         self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);
         if let Some(binding) = self.unbind(&job_id) {
-            self.recover(&job_id, &binding, out);
+            self.recover(&job_id, &binding, counts, out);
         } else {
-            self.judge_loss(&job_id, out);
+            self.judge_loss(&job_id, counts, out);
         }
     }
 

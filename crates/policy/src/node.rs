@@ -138,6 +138,7 @@ impl Policy {
             self.timers.stop(&timer);
         }
         self.forget_spare(node_id);
+        self.forget_drain(node_id);
         self.nodes.remove(node_id);
         self.fleet.remove_node(node_id);
     }
@@ -252,6 +253,9 @@ impl Policy {
             record.stopped_at = None;
             same_start = std::mem::take(&mut record.hydrated) && !back;
         }
+        if back {
+            self.forget_drain(node_id);
+        }
         self.node_has_started(node_id);
         self.clear_restarts_of_node(node_id);
         if !same_start && let Some(node) = self.view(node_id) {
@@ -295,6 +299,7 @@ impl Policy {
         } else {
             self.jobs_lose_node(node_id, ended, Some(reason), out);
         }
+        self.drain_loses_node(node_id, out);
     }
 
     pub(crate) fn node_stopped(&mut self, node_id: &NodeId, out: &mut Effects) {
@@ -304,6 +309,7 @@ impl Policy {
                 node_id: node_id.clone(),
             });
             self.jobs_lose_node(node_id, ended, None, out);
+            self.drain_loses_node(node_id, out);
         } else {
             // A failed create has left the mirror already (PROV-08).
             out.callback(Callback::OnNodeStopped {

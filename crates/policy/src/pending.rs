@@ -45,6 +45,11 @@ impl Pending {
         self.everything = true;
     }
 
+    /// True when all pending jobs are to be tried at the end of this input.
+    pub(crate) const fn is_woken(&self) -> bool {
+        self.everything
+    }
+
     /// Tries this job at the end of the input, if it is pending then.
     pub(crate) fn try_now(&mut self, job_id: &JobId) {
         self.now.insert(job_id.clone());

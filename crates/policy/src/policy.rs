@@ -11,6 +11,7 @@ use greenroom_types::{BundleId, JobId, NodeId, Now, PoolName, TierName};
 
 use crate::bundle::BundleRecord;
 use crate::calls::Calls;
+use crate::drain::{Drain, Notice};
 use crate::effect::{Callback, Effect, Effects, ErrorInfo};
 use crate::event::{ApiCall, ApiId, CallId, ConnectionState, Event};
 use crate::hydration::Snapshot;
@@ -48,6 +49,10 @@ pub struct Policy {
     pub(crate) pending: Pending,
     pub(crate) spares: Spares,
     pub(crate) migrations: Migrations,
+    /// By node, under way and ended (DRAIN-11).
+    pub(crate) drains: BTreeMap<NodeId, Drain>,
+    /// Standing notices of providers (INTR).
+    pub(crate) notices: BTreeMap<NodeId, Notice>,
     /// The calls that the channel stays open for, while it closes (LIFE-05).
     pub(crate) closing: Option<Closing>,
     pub(crate) counters: Counters,
@@ -108,6 +113,8 @@ impl Policy {
             pending: Pending::default(),
             spares: Spares::default(),
             migrations: Migrations::default(),
+            drains: BTreeMap::new(),
+            notices: BTreeMap::new(),
             closing: None,
             counters: Counters::default(),
             next_order: 0,
@@ -193,6 +200,7 @@ impl Policy {
                 self.end_stop_time(&bundle_id, out);
             }
             Timer::MigrationPhase(id) => self.end_phase(&id, out),
+            Timer::DrainTimeout(node_id) => self.end_drain_time(&node_id, out),
             Timer::CloseGrace => self.close_channel(out),
             Timer::SpareTick => self.spare_tick(),
             Timer::SpareRetry(pool) => self.end_spare_wait(&pool),
@@ -204,6 +212,7 @@ impl Policy {
     /// reserve: a spare that a waiting job can use is no excess, and its place is filled right after.
     fn finish_input(&mut self, out: &mut Effects) {
         if self.is_live() {
+            self.run_drains(self.pending.is_woken(), out);
             self.run_pending(out);
             self.run_spares(out);
         }

@@ -41,7 +41,7 @@ impl Policy {
     /// Essential before non-essential, then by what they ask of spares, then by binding (RECOV-12);
     /// of two copies in one such class the primary goes first, so that the backup is measured
     /// against its new place (RECOV-13).
-    fn in_recovery_order(&self, lost: Vec<Lost>) -> Vec<Lost> {
+    pub(crate) fn in_recovery_order(&self, lost: Vec<Lost>) -> Vec<Lost> {
         let mut keyed: Vec<((bool, u8), BundleId, u32, Lost)> = lost
             .into_iter()
             .map(|lost| {
@@ -102,26 +102,33 @@ impl Policy {
         }
     }
 
-    /// Recovers jobs whose node is gone.
+    /// Recovers jobs whose node is gone; a reclaimed node counts against none (RECOV-15).
     pub(crate) fn recover_all(&mut self, lost: Vec<Lost>, out: &mut Effects) {
         for Lost { job_id, binding } in lost {
             if binding.ending {
                 self.end_plainly(&job_id, &binding, out);
             } else {
-                self.recover(&job_id, &binding, out);
+                let counts = !self.is_reclaimed(&binding.node_id);
+                self.recover(&job_id, &binding, counts, out);
             }
         }
     }
 
     /// One trigger: the binding is gone already, so nothing triggers twice (RECOV-02).
-    pub(crate) fn recover(&mut self, job_id: &JobId, binding: &Binding, out: &mut Effects) {
-        self.judge_loss(job_id, out);
+    pub(crate) fn recover(
+        &mut self,
+        job_id: &JobId,
+        binding: &Binding,
+        counts: bool,
+        out: &mut Effects,
+    ) {
+        self.judge_loss(job_id, counts, out);
         self.release_single_use(binding, out);
     }
 
     /// The order of judgement: drop, broken bundle, count and ceiling, spacing, placement (RECOV-05).
     /// An invalid specification was judged before (CEIL-10).
-    pub(crate) fn judge_loss(&mut self, job_id: &JobId, out: &mut Effects) {
+    pub(crate) fn judge_loss(&mut self, job_id: &JobId, counts: bool, out: &mut Effects) {
         let now = self.now.mono;
         let Some(job) = self.jobs.get_mut(job_id) else {
             return;
@@ -150,7 +157,7 @@ impl Policy {
             self.refresh(job_id);
             return;
         }
-        if self.count_restart(job_id, out).trips() {
+        if counts && self.count_restart(job_id, out).trips() {
             return;
         }
         let Some(job) = self.jobs.get_mut(job_id) else {
@@ -230,7 +237,7 @@ impl Policy {
                     if single_use {
                         self.exclude_for(job_id, &node_id);
                     }
-                    self.recover(job_id, &binding, out);
+                    self.recover(job_id, &binding, true, out);
                     self.pending.wake();
                 }
             }

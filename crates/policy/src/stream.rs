@@ -83,6 +83,12 @@ impl Policy {
                 };
                 self.job_rejected(rejection, out);
             }
+            StreamEvent::NodeInterruptionNotice {
+                node_id,
+                kind,
+                deadline,
+                ..
+            } => self.interruption_noticed(&node_id, kind, deadline, out),
             StreamEvent::JobPrepared { key, node_id, .. } => self.job_prepared(&key, &node_id, out),
             StreamEvent::Migration {
                 key,

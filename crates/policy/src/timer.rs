@@ -49,6 +49,8 @@ pub enum Timer {
     TierBackoff(PoolName, TierName),
     /// A phase of a migration took too long (MIGR-17).
     MigrationPhase(MigrationId),
+    /// A drain's time is over (DRAIN-02).
+    DrainTimeout(NodeId),
     /// Calls of the wind-down were given their time (LIFE-05).
     CloseGrace,
     /// The spare reconciler's tick (CONF-08).

@@ -2,6 +2,7 @@
 //! told in events and answered in calls and callbacks.
 
 mod ceiling;
+mod drain;
 mod health;
 mod hydration;
 mod launch;

@@ -407,6 +407,14 @@ impl World {
             }
             Callback::OnError(error) => format!("{name} {}", error.code),
             _ => {
+                if let Callback::OnDrainProgress(state) = callback {
+                    let mut line = format!("drain {:?}", state.phase).to_lowercase();
+                    for job in &state.jobs {
+                        let status = format!("{:?}", job.status).to_lowercase();
+                        line = format!("{line} {}:{status}", job.job_id);
+                    }
+                    return line;
+                }
                 if let Callback::OnMigrationPhase(state) = callback {
                     let phase = serde_json::to_value(state.phase).unwrap();
                     return format!("{name} {}", phase.as_str().unwrap());

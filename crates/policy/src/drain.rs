@@ -1,0 +1,751 @@
+//! Emptying a node and ending it (DRAIN), and the notices of providers that demand it (INTR).
+//!
+//! A drain owns no job: it asks for migrations, watches what becomes of the node's jobs and ends the
+//! node when nothing is left on it. It is looked at at the end of every input in which something
+//! about its node or its jobs may have changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::node::InterruptionKind;
+use greenroom_types::{JobId, MigrationId, Millis, Mono, NodeId, Wall};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::{Callback, Effects, ErrorInfo, MirrorState};
+use crate::event::{ApiAnswer, ApiError, ApiResult};
+use crate::history::{self, RunState};
+use crate::job::Binding;
+use crate::migration::{MigrateOptions, MigrationPhase, MigrationRefusal, Strategy};
+use crate::policy::Policy;
+use crate::recovery::Lost;
+use crate::settings::{
+    DEFAULT_DRAIN_TIMEOUT, DEFAULT_REBALANCE_DRAIN, DEFAULT_SPOT_INTERRUPTION_DRAIN,
+    SPOT_INTERRUPTION_DRAIN_MARGIN,
+};
+use crate::timer::{Due, Timer};
+
+/// Where a drain stands (DRAIN-03).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainPhase {
+    /// A migration of the drain is in flight.
+    Migrating,
+    /// None is, jobs remain.
+    Waiting,
+    /// The terminate is issued.
+    Terminating,
+    /// The Manager accepted it, or the node is gone.
+    Done,
+    /// Its time was over without `force`.
+    Partial,
+    /// Cancelled, or the terminate failed.
+    Failed,
+}
+
+/// What became of a job of the node (DRAIN-04).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainStatus {
+    /// Its migration is under way.
+    Migrating,
+    /// Its migration completed.
+    Migrated,
+    /// It stays where it is.
+    Stuck,
+    /// It left in another way.
+    Moved,
+    /// It went down with the node.
+    Terminated,
+}
+
+/// One job of a drain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainJob {
+    /// The job.
+    pub job_id: JobId,
+    /// What became of it.
+    pub status: DrainStatus,
+    /// Its migration.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub migration_id: Option<MigrationId>,
+    /// Why it is stuck.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+}
+
+/// A drain as it is shown (DRAIN-03).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainState {
+    /// The node.
+    pub node_id: NodeId,
+    /// Where it stands.
+    pub phase: DrainPhase,
+    /// When it began.
+    pub started: Wall,
+    /// Its length, from then.
+    pub timeout_ms: u64,
+    /// Ends the node at the timeout with what is on it.
+    pub force: bool,
+    /// The node's jobs, in the order in which they were taken up.
+    pub jobs: Vec<DrainJob>,
+    /// Why it ended as it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+}
+
+/// What is asked for (DRAIN-01).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrainOptions {
+    /// Time until its end; absent: 10 min.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<Millis>,
+    /// Ends the node at the timeout with what is on it.
+    pub force: bool,
+    /// How jobs change over that have no strategy of their own.
+    pub strategy: Strategy,
+    /// How single jobs change over.
+    pub strategies: BTreeMap<JobId, Strategy>,
+}
+
+/// A provider's notice as it is shown (INTR-06).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInterruption {
+    /// The node.
+    pub node_id: NodeId,
+    /// Kind of notice.
+    pub kind: InterruptionKind,
+    /// When the node goes, if known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub deadline: Option<Wall>,
+    /// When the notice was handled.
+    pub noticed_at: Wall,
+    /// The drain as it is now.
+    pub drain: DrainState,
+}
+
+/// One drain, under way or ended.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    state: DrainState,
+    options: DrainOptions,
+    began: Mono,
+    ends: Mono,
+    /// Jobs stuck for a reason that time may cure are tried again (DRAIN-06).
+    again: BTreeSet<JobId>,
+}
+
+/// A standing notice.
+#[derive(Clone, Debug)]
+pub(crate) struct Notice {
+    kind: InterruptionKind,
+    deadline: Option<Wall>,
+    noticed_at: Wall,
+}
+
+impl DrainPhase {
+    /// True until it has issued its terminate or ended.
+    const fn is_open(self) -> bool {
+        matches!(self, Self::Migrating | Self::Waiting)
+    }
+
+    const fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Partial | Self::Failed)
+    }
+}
+
+impl Drain {
+    fn job(&mut self, job_id: &JobId) -> Option<&mut DrainJob> {
+        self.state.jobs.iter_mut().find(|job| job.job_id == *job_id)
+    }
+}
+
+// === impl Policy: beginning ===
+
+impl Policy {
+    /// Drains a node; answered when its migrations are asked for (DRAIN-01).
+    pub(crate) fn drain_node(
+        &mut self,
+        node_id: &NodeId,
+        options: DrainOptions,
+        out: &mut Effects,
+    ) -> ApiResult {
+        let Some(record) = self.nodes.get(node_id) else {
+            return Err(ApiError::UnknownNode {
+                node_id: node_id.clone(),
+            });
+        };
+        if matches!(record.state, MirrorState::Stopping | MirrorState::Stopped) {
+            return Err(ApiError::NodeNotRunning {
+                node_id: node_id.clone(),
+            });
+        }
+        // One drain per node: a further call reads the running one (DRAIN-09).
+        if let Some(drain) = self.drains.get(node_id)
+            && !drain.state.phase.is_over()
+        {
+            return Ok(ApiAnswer::Drain(Box::new(drain.state.clone())));
+        }
+        let timeout = options.timeout_ms.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
+        self.begin_drain(node_id, timeout, options, out);
+        match self.drains.get(node_id) {
+            Some(drain) => Ok(ApiAnswer::Drain(Box::new(drain.state.clone()))),
+            None => Err(ApiError::UnknownNode {
+                node_id: node_id.clone(),
+            }),
+        }
+    }
+
+    /// Cordon, record, migrations, progress, timer (DRAIN-02).
+    fn begin_drain(
+        &mut self,
+        node_id: &NodeId,
+        timeout: Millis,
+        options: DrainOptions,
+        out: &mut Effects,
+    ) {
+        self.change_condition(node_id, |condition| condition.cordoned = true);
+        let drain = Drain {
+            state: DrainState {
+                node_id: node_id.clone(),
+                phase: DrainPhase::Migrating,
+                started: self.now.wall,
+                timeout_ms: timeout.0,
+                force: options.force,
+                jobs: Vec::new(),
+                reason: None,
+            },
+            options,
+            began: self.now.mono,
+            ends: self.now.mono + timeout,
+            again: BTreeSet::new(),
+        };
+        self.drains.insert(node_id.clone(), drain);
+        // What is on its way here is called back while that is clean; else it is drained when it has
+        // landed (DRAIN-12).
+        for id in self.targets_on(node_id) {
+            let clean = self
+                .migrations
+                .active
+                .get(&id)
+                .is_some_and(|migration| !migration.past_return && !migration.source_gone);
+            if clean {
+                self.abort_migration(&id, "the node of the target is being drained", out);
+            }
+        }
+        let bound = self.bound_to(node_id);
+        for Lost { job_id, .. } in self.in_recovery_order(bound) {
+            self.take_up(node_id, &job_id, out);
+        }
+        let due = Due::Mono(self.now.mono + timeout);
+        self.timers.set(Timer::DrainTimeout(node_id.clone()), due);
+        self.settle_drain(node_id, true, out);
+    }
+
+    /// Copies of the node's bindings, to be put in order.
+    fn bound_to(&self, node_id: &NodeId) -> Vec<Lost> {
+        self.jobs_on(node_id)
+            .into_iter()
+            .filter_map(|job_id| {
+                let binding: Binding = self.jobs.get(&job_id)?.binding.clone()?;
+                Some(Lost { job_id, binding })
+            })
+            .collect()
+    }
+
+    /// Takes a job of the node up: adopts its migration, or asks for one.
+    fn take_up(&mut self, node_id: &NodeId, job_id: &JobId, out: &mut Effects) {
+        let Some(drain) = self.drains.get_mut(node_id) else {
+            return;
+        };
+        let strategy = drain.options.strategies.get(job_id).copied();
+        let strategy = strategy.unwrap_or(drain.options.strategy);
+        if drain.job(job_id).is_none() {
+            drain.state.jobs.push(DrainJob {
+                job_id: job_id.clone(),
+                status: DrainStatus::Stuck,
+                migration_id: None,
+                reason: None,
+            });
+        }
+        drain.again.remove(job_id);
+        let running = self.jobs.get(job_id).and_then(|job| job.migration.clone());
+        let options = MigrateOptions {
+            strategy,
+            ..MigrateOptions::default()
+        };
+        let begun = match running {
+            Some(id) => Ok(id),
+            None => self.migrate(job_id, options, None, out),
+        };
+        let failed = begun.as_ref().ok().and_then(|id| {
+            let state = self.migration_by_id(id)?;
+            let reason = state.abort_reason.clone()?;
+            // No place: nothing of it was started (MIGR-06).
+            Some((reason, state.target_node_id.is_none()))
+        });
+        let Some(drain) = self.drains.get_mut(node_id) else {
+            return;
+        };
+        let (status, migration_id, reason, again) = match (begun, failed) {
+            (Ok(id), None) => (DrainStatus::Migrating, Some(id), None, false),
+            (Ok(id), Some((reason, no_place))) => {
+                (DrainStatus::Stuck, Some(id), Some(reason), no_place)
+            }
+            (Err(refusal), _) => {
+                let again = refusal == MigrationRefusal::NotRunning;
+                (
+                    DrainStatus::Stuck,
+                    None,
+                    Some(refusal.code().to_owned()),
+                    again,
+                )
+            }
+        };
+        if again {
+            drain.again.insert(job_id.clone());
+        }
+        if let Some(job) = drain.job(job_id) {
+            job.status = status;
+            job.migration_id = migration_id;
+            job.reason = reason;
+        }
+    }
+}
+
+// === impl Policy: watching ===
+
+impl Policy {
+    /// Looks at every drain under way at the end of an input; `room` says that something may have
+    /// made room, so that those stuck for want of it are tried again (DRAIN-06).
+    pub(crate) fn run_drains(&mut self, room: bool, out: &mut Effects) {
+        let open: Vec<NodeId> = self
+            .drains
+            .iter()
+            .filter(|(_, drain)| drain.state.phase.is_open())
+            .map(|(node_id, _)| node_id.clone())
+            .collect();
+        for node_id in open {
+            self.watch_jobs(&node_id, room, out);
+            self.settle_drain(&node_id, false, out);
+        }
+    }
+
+    /// Brings the statuses of a drain's jobs in line with what became of them.
+    fn watch_jobs(&mut self, node_id: &NodeId, room: bool, out: &mut Effects) {
+        let here: BTreeSet<JobId> = self.jobs_on(node_id).into_iter().collect();
+        let Some(drain) = self.drains.get(node_id) else {
+            return;
+        };
+        let listed = drain.state.jobs.clone();
+        let mut landed = here.clone();
+        for job in &listed {
+            landed.remove(&job.job_id);
+            let migration = job
+                .migration_id
+                .as_ref()
+                .and_then(|id| self.migration_by_id(id));
+            let phase = migration.map(|state| state.phase);
+            let reason = migration.and_then(|state| state.abort_reason.clone());
+            let is_here = here.contains(&job.job_id);
+            let status = match (job.status, phase, is_here) {
+                (DrainStatus::Migrating, Some(MigrationPhase::Done), _) => DrainStatus::Migrated,
+                (DrainStatus::Migrating, Some(MigrationPhase::Aborted), true) => DrainStatus::Stuck,
+                (DrainStatus::Migrating, Some(MigrationPhase::Aborted), false)
+                | (DrainStatus::Stuck, _, false) => DrainStatus::Moved,
+                // Back on the node by another way: taken up again.
+                (DrainStatus::Migrated | DrainStatus::Moved, _, true) => {
+                    self.take_up(node_id, &job.job_id, out);
+                    continue;
+                }
+                (status, _, _) => status,
+            };
+            // It found no place after its source was asked: that may change.
+            let no_place = migration.is_some_and(|state| {
+                state.phase == MigrationPhase::Aborted && state.target_node_id.is_none()
+            });
+            if status != job.status {
+                if status == DrainStatus::Stuck
+                    && no_place
+                    && let Some(drain) = self.drains.get_mut(node_id)
+                {
+                    drain.again.insert(job.job_id.clone());
+                }
+                self.set_drain_job(node_id, &job.job_id, status, reason, out);
+            }
+            let retry =
+                status == DrainStatus::Stuck && self.is_retry_due(node_id, &job.job_id, room);
+            if retry {
+                self.take_up(node_id, &job.job_id, out);
+                self.tell_if_changed(node_id, job, out);
+            }
+        }
+        // A migration that was past its point of no return has landed here (DEC-25).
+        for job_id in landed {
+            self.take_up(node_id, &job_id, out);
+            self.tell_drain(node_id, out);
+        }
+    }
+
+    /// A job that was not running is tried when it runs, one without a place when there may be one.
+    fn is_retry_due(&self, node_id: &NodeId, job_id: &JobId, room: bool) -> bool {
+        let Some(drain) = self.drains.get(node_id) else {
+            return false;
+        };
+        if !drain.again.contains(job_id) {
+            return false;
+        }
+        let job = self.jobs.get(job_id);
+        let runs = job
+            .and_then(|job| job.binding.as_ref())
+            .is_some_and(|binding| binding.state == crate::job::BindingState::Running);
+        let listed = drain.state.jobs.iter().find(|job| job.job_id == *job_id);
+        let waits_for_run = listed.is_some_and(|job| job.migration_id.is_none());
+        runs && (waits_for_run || room)
+    }
+
+    fn set_drain_job(
+        &mut self,
+        node_id: &NodeId,
+        job_id: &JobId,
+        status: DrainStatus,
+        reason: Option<String>,
+        out: &mut Effects,
+    ) {
+        if let Some(job) = self
+            .drains
+            .get_mut(node_id)
+            .and_then(|drain| drain.job(job_id))
+        {
+            job.status = status;
+            job.reason = if status == DrainStatus::Stuck {
+                reason
+            } else {
+                None
+            };
+        }
+        self.tell_drain(node_id, out);
+    }
+
+    fn tell_if_changed(&self, node_id: &NodeId, before: &DrainJob, out: &mut Effects) {
+        let after = self.drains.get(node_id).and_then(|drain| {
+            drain
+                .state
+                .jobs
+                .iter()
+                .find(|job| job.job_id == before.job_id)
+        });
+        if after.is_some_and(|after| after.status != before.status || after.reason != before.reason)
+        {
+            self.tell_drain(node_id, out);
+        }
+    }
+
+    fn tell_drain(&self, node_id: &NodeId, out: &mut Effects) {
+        if let Some(drain) = self.drains.get(node_id) {
+            out.callback(Callback::OnDrainProgress(Box::new(drain.state.clone())));
+        }
+    }
+
+    /// Works out the phase of an open drain, and ends the node when nothing is left on it (DRAIN-05).
+    fn settle_drain(&mut self, node_id: &NodeId, first: bool, out: &mut Effects) {
+        let Some(drain) = self.drains.get(node_id) else {
+            return;
+        };
+        if !drain.state.phase.is_open() {
+            return;
+        }
+        let migrating = drain
+            .state
+            .jobs
+            .iter()
+            .any(|job| job.status == DrainStatus::Migrating);
+        let phase = if migrating {
+            DrainPhase::Migrating
+        } else {
+            DrainPhase::Waiting
+        };
+        let empty = self.fleet.jobs_on(node_id).is_empty() && !self.is_anything_there(node_id);
+        if empty {
+            self.end_node_of_drain(node_id, out);
+        } else if first || phase != drain.state.phase {
+            self.set_phase(node_id, phase, None, out);
+        }
+    }
+
+    /// True while the Manager shows an instance of the drain's jobs on the node (DRAIN-06).
+    fn is_anything_there(&self, node_id: &NodeId) -> bool {
+        let Some(drain) = self.drains.get(node_id) else {
+            return false;
+        };
+        drain
+            .state
+            .jobs
+            .iter()
+            .filter_map(|job| self.jobs.get(&job.job_id))
+            .any(|job| {
+                history::runs(&job.seen).iter().any(|run| {
+                    run.node_id == *node_id
+                        && matches!(
+                            run.state,
+                            RunState::Provisioned
+                                | RunState::Prepared
+                                | RunState::Running
+                                | RunState::Ending(_)
+                        )
+                })
+            })
+    }
+
+    fn set_phase(
+        &mut self,
+        node_id: &NodeId,
+        phase: DrainPhase,
+        reason: Option<&str>,
+        out: &mut Effects,
+    ) {
+        if let Some(drain) = self.drains.get_mut(node_id) {
+            drain.state.phase = phase;
+            if let Some(reason) = reason {
+                drain.state.reason = Some(reason.to_owned());
+            }
+            if !phase.is_open() {
+                self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
+            }
+        }
+        self.tell_drain(node_id, out);
+    }
+
+    fn end_node_of_drain(&mut self, node_id: &NodeId, out: &mut Effects) {
+        self.set_phase(node_id, DrainPhase::Terminating, None, out);
+        let ending = self
+            .fleet
+            .condition(node_id)
+            .is_some_and(|condition| condition.terminating);
+        if !ending {
+            self.terminate(node_id, None, out);
+        }
+    }
+
+    /// The time of a drain is over (DRAIN-07, DRAIN-08).
+    pub(crate) fn end_drain_time(&mut self, node_id: &NodeId, out: &mut Effects) {
+        let Some(drain) = self.drains.get_mut(node_id) else {
+            return;
+        };
+        if !drain.state.phase.is_open() {
+            return;
+        }
+        if !drain.state.force {
+            self.set_phase(node_id, DrainPhase::Partial, None, out);
+            return;
+        }
+        self.mark_terminated(node_id, out);
+        self.end_node_of_drain(node_id, out);
+    }
+
+    /// Jobs that are still there go down with the node.
+    fn mark_terminated(&mut self, node_id: &NodeId, out: &mut Effects) {
+        let left: Vec<JobId> = self
+            .drains
+            .get(node_id)
+            .into_iter()
+            .flat_map(|drain| &drain.state.jobs)
+            .filter(|job| matches!(job.status, DrainStatus::Migrating | DrainStatus::Stuck))
+            .map(|job| job.job_id.clone())
+            .collect();
+        for job_id in left {
+            self.set_drain_job(node_id, &job_id, DrainStatus::Terminated, None, out);
+        }
+    }
+
+    /// The Manager answered the terminate of a drain.
+    pub(crate) fn drain_terminate_replied(
+        &mut self,
+        node_id: &NodeId,
+        ok: bool,
+        out: &mut Effects,
+    ) {
+        let terminating = self
+            .drains
+            .get(node_id)
+            .is_some_and(|drain| drain.state.phase == DrainPhase::Terminating);
+        if terminating && ok {
+            self.set_phase(node_id, DrainPhase::Done, None, out);
+        } else if terminating {
+            self.set_phase(node_id, DrainPhase::Failed, Some("terminateFailed"), out);
+        }
+    }
+
+    /// The node stops: whatever was left went with it (DRAIN-13).
+    pub(crate) fn drain_loses_node(&mut self, node_id: &NodeId, out: &mut Effects) {
+        let phase = self.drains.get(node_id).map(|drain| drain.state.phase);
+        match phase {
+            Some(phase) if phase.is_open() => {
+                self.mark_terminated(node_id, out);
+                self.set_phase(node_id, DrainPhase::Done, Some("nodeLost"), out);
+            }
+            Some(DrainPhase::Terminating) => self.set_phase(node_id, DrainPhase::Done, None, out),
+            _ => {}
+        }
+    }
+
+    /// `uncordonNode` takes a drain back before its terminate (DRAIN-10), and the notice with it
+    /// (INTR-09).
+    pub(crate) fn cancel_drain(&mut self, node_id: &NodeId, out: &mut Effects) {
+        let phase = self.drains.get(node_id).map(|drain| drain.state.phase);
+        if phase.is_some_and(DrainPhase::is_open) {
+            self.set_phase(node_id, DrainPhase::Failed, Some("cancelled"), out);
+        }
+        if phase != Some(DrainPhase::Terminating) && phase != Some(DrainPhase::Done) {
+            self.notices.remove(node_id);
+        }
+    }
+
+    /// The node left the mirror, or began anew (INTR-10).
+    pub(crate) fn forget_drain(&mut self, node_id: &NodeId) {
+        self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
+        self.drains.remove(node_id);
+        self.notices.remove(node_id);
+    }
+
+    /// A drain of this node, under way or ended (DRAIN-11).
+    pub fn drain_status(&self, node_id: &NodeId) -> Option<&DrainState> {
+        self.drains.get(node_id).map(|drain| &drain.state)
+    }
+}
+
+// === impl Policy: interruption ===
+
+impl Policy {
+    /// A provider takes a node, or advises to leave it (INTR-01 to INTR-06).
+    pub(crate) fn interrupt(
+        &mut self,
+        node_id: &NodeId,
+        kind: InterruptionKind,
+        deadline: Option<Wall>,
+        options: DrainOptions,
+        out: &mut Effects,
+    ) -> ApiResult {
+        let Some(record) = self.nodes.get(node_id) else {
+            return Err(ApiError::UnknownNode {
+                node_id: node_id.clone(),
+            });
+        };
+        let gone = matches!(record.state, MirrorState::Stopping | MirrorState::Stopped);
+        let notice = Notice {
+            kind,
+            deadline,
+            noticed_at: self.now.wall,
+        };
+        self.notices.insert(node_id.clone(), notice);
+        if gone {
+            return Ok(ApiAnswer::Done);
+        }
+        let timeout = match deadline {
+            Some(deadline) => {
+                let left = deadline.since(self.now.wall);
+                let margin = i64::try_from(SPOT_INTERRUPTION_DRAIN_MARGIN.0).unwrap_or(0);
+                Millis(u64::try_from(left - margin).unwrap_or(0))
+            }
+            None => match kind {
+                InterruptionKind::SpotInterruption => DEFAULT_SPOT_INTERRUPTION_DRAIN,
+                InterruptionKind::Rebalance => DEFAULT_REBALANCE_DRAIN,
+            },
+        };
+        match self.drains.get(node_id).map(|drain| drain.state.phase) {
+            Some(phase) if phase.is_open() => self.tighten(node_id, timeout, out),
+            Some(DrainPhase::Terminating | DrainPhase::Done) => {}
+            _ => {
+                let options = DrainOptions {
+                    force: true,
+                    ..options
+                };
+                self.begin_drain(node_id, timeout, options, out);
+                // No time at all: asked for, and ended at once (INTR-02).
+                if timeout == Millis(0) {
+                    self.end_drain_time(node_id, out);
+                }
+            }
+        }
+        if let Some(state) = self.node_interruption(node_id) {
+            out.callback(Callback::OnNodeInterrupted(Box::new(state)));
+        }
+        Ok(ApiAnswer::Done)
+    }
+
+    /// The end only ever comes earlier (INTR-04).
+    fn tighten(&mut self, node_id: &NodeId, timeout: Millis, out: &mut Effects) {
+        let now = self.now.mono;
+        let Some(drain) = self.drains.get_mut(node_id) else {
+            return;
+        };
+        drain.state.force = true;
+        let ends = drain.ends.min(now + timeout);
+        if ends < drain.ends {
+            drain.ends = ends;
+            drain.state.timeout_ms = (ends - drain.began).0;
+            self.timers
+                .set(Timer::DrainTimeout(node_id.clone()), Due::Mono(ends));
+        }
+        if ends <= now {
+            self.end_drain_time(node_id, out);
+        }
+    }
+
+    /// The notice of the stream (INTR-03, INTR-11).
+    pub(crate) fn interruption_noticed(
+        &mut self,
+        node_id: &NodeId,
+        kind: InterruptionKind,
+        deadline: Option<Wall>,
+        out: &mut Effects,
+    ) {
+        let options = DrainOptions::default();
+        if let Err(error) = self.interrupt(node_id, kind, deadline, options, out) {
+            let message = format!("an interruption notice could not be followed: {error}");
+            self.report(
+                ErrorInfo::new("interruptionFailed", message).node(node_id),
+                out,
+            );
+        }
+    }
+
+    /// Nodes whose tag tells of a notice get it again (INTR-14, DEC-13).
+    pub(crate) fn restore_notices(&mut self, out: &mut Effects) {
+        let tagged: Vec<(NodeId, InterruptionKind)> = self
+            .nodes
+            .iter()
+            .filter(|(_, record)| record.state == MirrorState::Running)
+            .filter_map(|(node_id, record)| {
+                let kind = match record.tag("interruption")? {
+                    "spotInterruption" => InterruptionKind::SpotInterruption,
+                    "rebalanceRecommendation" => InterruptionKind::Rebalance,
+                    _ => return None,
+                };
+                Some((node_id.clone(), kind))
+            })
+            .collect();
+        for (node_id, kind) in tagged {
+            self.interruption_noticed(&node_id, kind, None, out);
+        }
+    }
+
+    /// The latest notice about a node, with its drain as it is now (INTR-06).
+    pub fn node_interruption(&self, node_id: &NodeId) -> Option<NodeInterruption> {
+        let notice = self.notices.get(node_id)?;
+        Some(NodeInterruption {
+            node_id: node_id.clone(),
+            kind: notice.kind,
+            deadline: notice.deadline,
+            noticed_at: notice.noticed_at,
+            drain: self.drains.get(node_id)?.state.clone(),
+        })
+    }
+
+    /// A loss with a reclaimed node counts against no ceiling (INTR-08).
+    pub(crate) fn is_reclaimed(&self, node_id: &NodeId) -> bool {
+        self.notices.contains_key(node_id)
+    }
+}
