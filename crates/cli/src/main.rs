@@ -1,6 +1,7 @@
 //! The `greenroom` binary: Manager, control plane, worker, and the tools that people use.
 
 mod failure;
+mod local;
 mod logging;
 mod output;
 mod verbs;
@@ -21,16 +22,30 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Up(verbs::up::Up),
+    Demo(verbs::demo::DemoArgs),
+    Apply(verbs::apply::Apply),
+    Delete(verbs::apply::Delete),
     Get(verbs::get::Get),
     Describe(verbs::get::Describe),
     Events(verbs::events::Events),
     Logs(verbs::logs::Logs),
+    Why(verbs::control::Why),
+    Validate(verbs::apply::Validate),
+    Place(verbs::control::Place),
     Node(verbs::node::Node),
-    Manager(verbs::manager::Manager),
-    Worker(Box<verbs::worker::Worker>),
+    Scenario(verbs::scenario::Scenario),
     Testcard(verbs::media::Testcard),
     Probe(verbs::media::Probe),
+    Manager(verbs::manager::Manager),
+    Control(verbs::control::Run),
+    Worker(Box<verbs::worker::Worker>),
 }
+
+/// Log filter of the daemons.
+const DAEMON_LOG: &str = "greenroom=info,warn";
+/// Log filter of what runs in front of a person, who is told what matters in other ways.
+const FRONT_LOG: &str = "greenroom=error,error";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();
@@ -60,17 +75,29 @@ fn main() -> ExitCode {
 
 async fn run(verb: Verb) -> Outcome {
     match verb {
+        Verb::Up(up) => up.run(logging::install(FRONT_LOG)).await,
+        Verb::Demo(demo) => demo.run(logging::install(FRONT_LOG)).await,
+        Verb::Apply(apply) => apply.run().await,
+        Verb::Delete(delete) => delete.run().await,
         Verb::Get(get) => get.run().await,
         Verb::Describe(describe) => describe.run().await,
         Verb::Events(events) => events.run().await,
         Verb::Logs(logs) => logs.run().await,
+        Verb::Why(why) => why.run().await,
+        Verb::Validate(validate) => validate.run().await,
+        Verb::Place(place) => place.run().await,
         Verb::Node(node) => node.run().await,
-        Verb::Worker(worker) => {
-            logging::install("greenroom=info,warn");
-            worker.run().await
-        }
-        Verb::Manager(manager) => manager.run(logging::install("greenroom=info,warn")).await,
+        Verb::Scenario(scenario) => scenario.run(),
         Verb::Testcard(testcard) => testcard.run().await,
         Verb::Probe(probe) => probe.run().await,
+        Verb::Manager(manager) => manager.run(logging::install(DAEMON_LOG)).await,
+        Verb::Control(control) => {
+            logging::install(DAEMON_LOG);
+            control.run().await
+        }
+        Verb::Worker(worker) => {
+            logging::install(DAEMON_LOG);
+            worker.run().await
+        }
     }
 }

@@ -105,14 +105,26 @@ pub(crate) fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>, Failure> {
     let mut seen = BTreeSet::new();
     for manifest in &manifests {
         if !seen.insert(&manifest.bundle.bundle_id) && files.len() > 1 {
-            problems.push(manifest.problem("bundleId", "this bundle stands in two files").to_string());
+            problems.push(
+                manifest
+                    .problem("bundleId", "this bundle stands in two files")
+                    .to_string(),
+            );
         }
     }
-    if problems.is_empty() { Ok(manifests) } else { Err(Failure::bad_input(problems.join("\n"))) }
+    if problems.is_empty() {
+        Ok(manifests)
+    } else {
+        Err(Failure::bad_input(problems.join("\n")))
+    }
 }
 
 fn read_text(file: &Path) -> Result<(String, String), String> {
-    let name = if file == Path::new("-") { "<stdin>".to_owned() } else { file.display().to_string() };
+    let name = if file == Path::new("-") {
+        "<stdin>".to_owned()
+    } else {
+        file.display().to_string()
+    };
     let mut bytes = Vec::new();
     let limit = greenroom_manifest::TEXT_MAX as u64 + 1;
     let read = if file == Path::new("-") {
@@ -129,19 +141,35 @@ fn read_text(file: &Path) -> Result<(String, String), String> {
 async fn check_needs(control: &Control, manifests: &[Manifest]) -> Outcome {
     let mut errors = Vec::new();
     for manifest in manifests {
-        let findings = control.client().validate(&manifest.bundle).await.map_err(|error| {
-            Failure::failed(format!("cannot check the needs: {error}"))
-                .hint("start a control plane, or submit with --skip-validation")
-        })?;
-        let at = |finding: &greenroom_console::Finding| -> Problem {
-            manifest.problem(&finding.path, format!("{} ({})", finding.message, finding.code))
+        let findings = control
+            .client()
+            .validate(manifest.bundle.clone())
+            .await
+            .map_err(|error| {
+                Failure::failed(format!("cannot check the needs: {error}"))
+                    .hint("start a control plane, or submit with --skip-validation")
+            })?;
+        let at = |finding: &greenroom_placement::Finding| -> Problem {
+            manifest.problem(
+                &finding.path,
+                format!("{} ({})", finding.message, finding.code.name()),
+            )
         };
-        errors.extend(findings.errors.iter().map(|finding| at(finding).to_string()));
+        errors.extend(
+            findings
+                .errors
+                .iter()
+                .map(|finding| at(finding).to_string()),
+        );
         for finding in &findings.warnings {
             say(&format!("warning: {}", at(finding)));
         }
     }
-    if errors.is_empty() { Ok(()) } else { Err(Failure::bad_input(errors.join("\n"))) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::bad_input(errors.join("\n")))
+    }
 }
 
 // === impl Apply ===
@@ -157,17 +185,29 @@ impl Apply {
         let mut jobs = Vec::new();
         for manifest in &manifests {
             let bundle = &manifest.bundle;
-            let (action, revision, ids) = submit(&client, bundle.clone()).await.map_err(|error| {
-                let mut failure = Failure::from(error);
-                failure.message = manifest.problem("bundleId", failure.message).to_string();
-                failure
-            })?;
+            let (action, revision, ids) =
+                submit(&client, bundle.clone()).await.map_err(|error| {
+                    let mut failure = Failure::from(error);
+                    failure.message = manifest.problem("bundleId", failure.message).to_string();
+                    failure
+                })?;
             let bundle_id = &bundle.bundle_id;
-            let applied = Applied { bundle_id, action, revision, jobs: ids.clone() };
-            output.either(&applied, || format!("bundle {bundle_id} {action} (revision {revision})"))?;
+            let applied = Applied {
+                bundle_id,
+                action,
+                revision,
+                jobs: ids.clone(),
+            };
+            output.either(&applied, || {
+                format!("bundle {bundle_id} {action} (revision {revision})")
+            })?;
             jobs.extend(ids.into_iter().filter(|job_id| waits_for(bundle, job_id)));
         }
-        if self.wait { wait_running(&client, jobs, self.timeout).await } else { Ok(()) }
+        if self.wait {
+            wait_running(&client, jobs, self.timeout).await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -186,9 +226,15 @@ async fn submit(client: &Client, bundle: Bundle) -> Result<(&'static str, u64, V
     match client.create_bundle(bundle.clone()).await {
         Ok(created) => Ok(("created", created.revision, created.job_ids)),
         Err(Error::AlreadyExists(refused)) if refused.reason == "bundle_exists" => {
-            let changes =
-                client.update_bundle(UpdateBundle { bundle, ..UpdateBundle::default() }).await?;
-            let still = [changes.created, changes.changed, changes.updated, changes.untouched];
+            let changes = client
+                .update_bundle(bundle, UpdateBundle::default())
+                .await?;
+            let still = [
+                changes.created,
+                changes.changed,
+                changes.updated,
+                changes.untouched,
+            ];
             Ok(("updated", changes.revision, still.concat()))
         }
         Err(error) => Err(error),
@@ -249,11 +295,18 @@ fn settle(
     if let (JobState::Post, Some(verdict)) = (job.state, &job.terminal_state) {
         *failed = Some(format!("job {job_id} failed: {}", verdict.reason));
     }
-    let newest = job.history.iter().rev().find(|entry| entry.kind.at().is_some());
+    let newest = job
+        .history
+        .iter()
+        .rev()
+        .find(|entry| entry.kind.at().is_some());
     if let Some(HistoryKind::Running { at, .. }) = newest.map(|entry| &entry.kind) {
         waiting.remove(job_id);
         let done = total - waiting.len();
-        say(&format!("{done}/{total} running: {job_id} on {}", at.node.node_id));
+        say(&format!(
+            "{done}/{total} running: {job_id} on {}",
+            at.node.node_id
+        ));
     }
 }
 
@@ -263,13 +316,24 @@ impl Delete {
     pub(crate) async fn run(self) -> Outcome {
         let mut bundles = self.bundles;
         let manifests = read_all(&self.files)?;
-        bundles.extend(manifests.iter().map(|manifest| manifest.bundle.bundle_id.clone()));
+        bundles.extend(
+            manifests
+                .iter()
+                .map(|manifest| manifest.bundle.bundle_id.clone()),
+        );
         let client = self.manager.connect().await?;
         let (state, mut events) = client.event_stream(EventSettings::default()).await?;
-        let known = |id: &BundleId| state.bundles.iter().any(|known| known.bundle.bundle_id == *id);
+        let known = |id: &BundleId| {
+            state
+                .bundles
+                .iter()
+                .any(|known| known.bundle.bundle_id == *id)
+        };
         if let Some(unknown) = bundles.iter().find(|id| !known(id)) {
-            return Err(Failure::failed(format!("there is no bundle {unknown}; nothing was deleted"))
-                .hint("`greenroom get bundles` lists them"));
+            return Err(Failure::failed(format!(
+                "there is no bundle {unknown}; nothing was deleted"
+            ))
+            .hint("`greenroom get bundles` lists them"));
         }
         for bundle_id in &bundles {
             client.delete_bundle(bundle_id.clone()).await?;
@@ -292,7 +356,10 @@ impl Delete {
                         }
                     }
                     Some(StreamItem::Resnapshot(state)) => waiting.retain(|id| {
-                        state.bundles.iter().any(|known| known.bundle.bundle_id == *id)
+                        state
+                            .bundles
+                            .iter()
+                            .any(|known| known.bundle.bundle_id == *id)
                     }),
                     Some(StreamItem::Closed(error)) => return Err(Failure::from(error)),
                     None => return Err(Failure::failed("the event stream ended")),
@@ -300,9 +367,14 @@ impl Delete {
             }
             Ok(())
         };
-        tokio::time::timeout(Duration::from_secs(self.timeout), watch).await.unwrap_or_else(|_| {
-            Err(Failure::failed(format!("still being deleted after {} s", self.timeout)))
-        })
+        tokio::time::timeout(Duration::from_secs(self.timeout), watch)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Failure::failed(format!(
+                    "still being deleted after {} s",
+                    self.timeout
+                )))
+            })
     }
 }
 
@@ -317,7 +389,10 @@ impl Validate {
         let count = manifests.len();
         let output = crate::output::Output { json: self.json };
         output.either(&serde_json::json!({"ok": true, "bundles": count}), || {
-            format!("{count} bundle{} valid", if count == 1 { " is" } else { "s are" })
+            format!(
+                "{count} bundle{} valid",
+                if count == 1 { " is" } else { "s are" }
+            )
         })
     }
 }

@@ -1,10 +1,15 @@
 //! One module per verb or group of verbs.
 
+pub(crate) mod apply;
 pub(crate) mod connect;
+pub(crate) mod control;
+pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod manager;
 pub(crate) mod media;
 pub(crate) mod node;
+pub(crate) mod scenario;
+pub(crate) mod up;
 pub(crate) mod worker;

@@ -1,0 +1,229 @@
+//! One worker as a child process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use greenroom_sdk::types::{NodeId, PoolName};
+use greenroom_sdk::{Client, Error};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::{POOL, Plan, processes};
+use crate::failure::{Exit, Failure};
+use crate::verbs::node::write_secret;
+use crate::verbs::worker::Runtime;
+
+/// File in which a worker keeps what it got for its token.
+const CREDENTIAL: &str = "credential.json";
+/// A worker says that it can be dialled within this.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// A worker ends within this once told to: its jobs have 10 s of grace.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// A worker that was started here.
+pub(crate) struct LocalWorker {
+    pub(crate) node_id: NodeId,
+    /// What runs its jobs, in words.
+    pub(crate) runtime: String,
+    state_dir: PathBuf,
+    child: Child,
+    pid: u32,
+}
+
+/// Starts a worker; at its first start it gets a slot.
+pub(crate) async fn start(
+    plan: &Plan,
+    url: &str,
+    client: &Client,
+    number: u32,
+) -> Result<LocalWorker, Failure> {
+    let name = format!("worker-{number}");
+    let state_dir = plan.data.join(&name);
+    let failed = |what: &str, error: std::io::Error| {
+        Failure::failed(format!("{name}: cannot {what}: {error}"))
+    };
+    std::fs::create_dir_all(&state_dir).map_err(|error| failed("make its folder", error))?;
+    let state_dir = state_dir
+        .canonicalize()
+        .map_err(|error| failed("find its folder", error))?;
+    let token_file = state_dir.join("token");
+    let slots = client.list_cluster_nodes().await?;
+    let slot = slots.iter().find(|slot| slot.node_name == name);
+    let mut node_id = slot.map(|slot| slot.node_id.clone());
+    let has_credential = state_dir.join(CREDENTIAL).exists();
+    // A slot whose worker's folder was removed can be taken by no one any more.
+    if let Some(slot) = slot
+        && slot.token_used
+        && !has_credential
+    {
+        client.deregister_cluster_node(slot.node_id.clone()).await?;
+        node_id = None;
+    }
+    let node_id = match node_id {
+        Some(node_id) => node_id,
+        None => {
+            let registered = register(client, &name).await?;
+            write_secret(&token_file, registered.token.reveal())?;
+            registered.node_id
+        }
+    };
+
+    let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(state_dir.join("worker.log"))
+        .map_err(|error| failed("open its log", error))?;
+    let share = vcpus_of_each(plan.workers);
+    let mut command = Command::new(&program);
+    command.args([
+        "worker",
+        "--mode",
+        "local",
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+    ]);
+    command.args(["--manager-url", url, "--vcpus", &share.to_string()]);
+    command.arg("--state-dir").arg(&state_dir);
+    if token_file.exists() {
+        command.arg("--token-file").arg(&token_file);
+    }
+    command.args(match plan.runtime {
+        Runtime::Auto => ["--runtime", "auto"],
+        Runtime::Docker => ["--runtime", "docker"],
+        Runtime::Process => ["--runtime", "process"],
+    });
+    if !plan.keep {
+        command.arg("--leave");
+    }
+    // Jobs of the examples call this very program by its name.
+    command.env("PATH", path_with(&program));
+    // A group of its own: Ctrl-C is for this process, which ends the workers in order.
+    command.process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = command.spawn().map_err(|error| failed("be run", error))?;
+    let pid = child.id().unwrap_or_default();
+    let told = match child.stdout.take() {
+        Some(stdout) => {
+            let mut lines = BufReader::new(stdout).lines();
+            tokio::time::timeout(START_LIMIT, lines.next_line()).await
+        }
+        None => Ok(Ok(None)),
+    };
+    let Ok(Ok(Some(line))) = told else {
+        return Err(why_not(&mut child, &name, &state_dir).await);
+    };
+    let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+    let runtime = told["runtime"].as_str().unwrap_or_default().to_owned();
+    Ok(LocalWorker {
+        node_id,
+        runtime,
+        state_dir,
+        child,
+        pid,
+    })
+}
+
+/// Makes a slot; one of that name that is just being removed is waited for.
+async fn register(client: &Client, name: &str) -> Result<greenroom_sdk::Slot, Failure> {
+    let (_, mut events) = client
+        .event_stream(greenroom_sdk::EventSettings::default())
+        .await?;
+    loop {
+        match client
+            .register_cluster_node(name.to_owned(), PoolName::new(POOL))
+            .await
+        {
+            Err(Error::AlreadyExists(_)) if events.next().await.is_some() => {}
+            registered => return Ok(registered?),
+        }
+    }
+}
+
+/// Why a worker ended at its start, from its exit code and the last line of its log.
+async fn why_not(child: &mut Child, name: &str, state_dir: &Path) -> Failure {
+    let log = state_dir.join("worker.log");
+    let ended = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+    let Ok(Ok(status)) = ended else {
+        // It neither serves nor ends.
+        let _ = child.start_kill();
+        return Failure::failed(format!(
+            "{name} does not say that it serves; see {}",
+            log.display()
+        ));
+    };
+    let text = std::fs::read(&log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let last = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with("greenroom: "));
+    let why = last
+        .and_then(|line| line.strip_prefix("greenroom: "))
+        .unwrap_or("see its log");
+    let exit = match status.code() {
+        Some(code) if code == Exit::Locked as i32 => Exit::Locked,
+        Some(code) if code == Exit::TooNew as i32 => Exit::TooNew,
+        Some(code) if code == Exit::RuntimeDenied as i32 => Exit::RuntimeDenied,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, format!("{name} did not start: {why}"))
+        .hint(format!("its log is {}", log.display()))
+}
+
+/// The machine's vCPUs, shared out: all workers together offer what there is, not a multiple of it.
+fn vcpus_of_each(workers: u32) -> f64 {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let all = f64::from(u32::try_from(all).unwrap_or(u32::MAX));
+    (all / f64::from(workers.max(1)) * 100.0).round() / 100.0
+}
+
+fn path_with(program: &Path) -> OsString {
+    let mut path = program
+        .parent()
+        .unwrap_or(Path::new("/"))
+        .as_os_str()
+        .to_owned();
+    if let Some(rest) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(rest);
+    }
+    path
+}
+
+// === impl LocalWorker ===
+
+impl LocalWorker {
+    /// Kills the worker and everything that runs on it at once, as the loss of a machine would.
+    pub(crate) fn break_down(&mut self) {
+        let (state_dir, node_id) = (self.state_dir.clone(), self.node_id.clone());
+        processes::kill_all(|| {
+            let pids = processes::of_worker(&state_dir, node_id.as_str());
+            // Reaps the worker itself, which would otherwise be found for ever.
+            let _ = self.child.try_wait();
+            pids
+        });
+    }
+
+    /// Tells the worker to end.
+    pub(crate) fn terminate(&self) {
+        processes::terminate(self.pid);
+    }
+
+    /// Resolves when the worker is gone; one that does not end in time is killed.
+    pub(crate) async fn ended(mut self) {
+        if tokio::time::timeout(END_LIMIT, self.child.wait())
+            .await
+            .is_err()
+        {
+            let _ = self.child.kill().await;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `greenroom scenario`: a policy that can be tested like code.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use greenroom_sim::{Keep, Options, Outcome as Played, check_file, run_file};
+
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+
+/// Play or check scenario files.
+#[derive(Debug, Args)]
+pub(crate) struct Scenario {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Play files in virtual time against the real policy and the real state machine.
+    Run {
+        /// Files, or folders whose `.yaml` files are played.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Print every transition.
+        #[arg(long)]
+        trace: bool,
+        /// Print the whole run as JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read files without playing them.
+    Check {
+        /// Files, or folders whose `.yaml` files are read.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    pub(crate) fn run(self) -> Outcome {
+        match self.action {
+            Action::Run { files, trace, json } => play(&files, trace, json),
+            Action::Check { files } => check(&files),
+        }
+    }
+}
+
+/// Exit 0 when all hold, 1 when one falls short, 2 when one cannot be read.
+fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
+    let output = Output { json };
+    let keep = match (json, trace) {
+        (true, _) => Keep::Json,
+        (false, true) => Keep::Lines,
+        (false, false) => Keep::Last,
+    };
+    let (mut failed, mut unreadable, mut total) = (0, 0, 0);
+    for (name, text) in read_all(files)? {
+        total += 1;
+        let run = run_file(&name, &text, Options { keep });
+        match &run.outcome {
+            Played::Ok => {}
+            Played::Fail(_) => failed += 1,
+            Played::Unreadable(_) => unreadable += 1,
+        }
+        if trace || json {
+            for line in &run.lines {
+                output.text(line)?;
+            }
+        }
+        if json {
+            let told = serde_json::json!({
+                "scenario": run.name, "spec": run.spec, "exit": run.exit_code(), "report": run.report(),
+            });
+            output.line(&told)?;
+            continue;
+        }
+        output.text(run.report().trim_end())?;
+    }
+    match (failed, unreadable) {
+        (0, 0) => Ok(()),
+        (_, 0) => Err(Failure::failed(format!(
+            "{failed} of {total} scenarios fell short"
+        ))),
+        (_, _) => Err(Failure::bad_input(format!(
+            "{unreadable} of {total} scenarios cannot be played"
+        ))),
+    }
+}
+
+fn check(files: &[PathBuf]) -> Outcome {
+    let mut problems = Vec::new();
+    for (name, text) in read_all(files)? {
+        match check_file(&name, &text) {
+            Ok(_) => Output { json: false }.text(&format!("ok {name}"))?,
+            Err(problem) => problems.push(problem.to_string()),
+        }
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::bad_input(problems.join("\n")))
+    }
+}
+
+fn read_all(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
+    let mut paths = Vec::new();
+    for file in files {
+        if file.is_dir() {
+            let before = paths.len();
+            folder(file, &mut paths)?;
+            if paths.len() == before {
+                let text = format!("{}: there is no .yaml file in it", file.display());
+                return Err(Failure::bad_input(text));
+            }
+        } else {
+            paths.push(file.clone());
+        }
+    }
+    paths
+        .into_iter()
+        .map(|path| Ok((path.display().to_string(), read(&path)?)))
+        .collect()
+}
+
+fn folder(dir: &Path, paths: &mut Vec<PathBuf>) -> Outcome {
+    let unread = |error| Failure::bad_input(format!("{}: cannot be read: {error}", dir.display()));
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(dir)
+        .and_then(|entries| {
+            entries
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect()
+        })
+        .map_err(unread)?;
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            folder(&path, paths)?;
+        } else if path
+            .extension()
+            .is_some_and(|ext| ext == "yaml" || ext == "yml")
+        {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::bad_input(format!("{}: cannot be read: {error}", path.display())))
+}

@@ -1,0 +1,129 @@
+//! `greenroom up`: a whole installation on this machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use greenroom_manager::StatusLog;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::demo::{self, Demo};
+use super::worker::Runtime;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::local::{Plan, System};
+use crate::output::{Output, say};
+
+/// Run Manager, control plane and workers on this machine, on loopback.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Number of workers.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
+    /// Folder of all data.
+    #[arg(long, default_value = "greenroom-data", value_name = "DIR")]
+    data: PathBuf,
+    /// Where the Manager is served.
+    #[arg(long, default_value = "127.0.0.1:6789")]
+    listen: SocketAddr,
+    /// Where the control plane is served.
+    #[arg(long, default_value = "127.0.0.1:6788")]
+    control_listen: SocketAddr,
+    /// What runs jobs.
+    #[arg(long, value_enum, default_value = "auto")]
+    runtime: Runtime,
+    /// Settings of the control plane, YAML or JSON; default: one pool, `local`, with the workers.
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// At Ctrl-C leave jobs running; the next `up` finds them again.
+    #[arg(long)]
+    keep: bool,
+    /// Stage the failover demonstration instead, on data of its own.
+    #[arg(long)]
+    demo: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+// === impl Up ===
+
+impl Up {
+    pub(crate) async fn run(self, status_log: StatusLog) -> Outcome {
+        if self.demo {
+            return demo::failover(Demo::new(self.json), status_log).await;
+        }
+        let settings = match &self.settings {
+            Some(file) => Some(super::control::read_settings(file)?),
+            None => None,
+        };
+        let plan = Plan {
+            data: self.data.clone(),
+            listen: self.listen,
+            control: self.control_listen,
+            workers: self.workers,
+            runtime: self.runtime,
+            keep: self.keep,
+            settings,
+        };
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        say("starting Manager, control plane and workers ...");
+        let system = System::start(plan, status_log).await?;
+        let runtime = system
+            .workers
+            .first()
+            .map(|worker| worker.runtime.clone())
+            .unwrap_or_default();
+        let told = serde_json::json!({
+            "event": "up",
+            "manager": format!("http://{}", system.manager_address()),
+            "control": format!("http://{}", system.control_address()),
+            "workers": system.workers.iter().map(|worker| &worker.node_id).collect::<Vec<_>>(),
+            "runtime": runtime,
+            "data": self.data,
+            "keep": self.keep,
+        });
+        let at_end = if self.keep {
+            "jobs go on running; the next `greenroom up` finds them again"
+        } else {
+            "jobs are stopped; with --keep they would go on running"
+        };
+        Output { json: self.json }.either(&told, || {
+            format!(
+                "Manager        http://{}\n\
+                 control plane  http://{}\n\
+                 workers        {}, running jobs with {}\n\
+                 data           {}\n\
+                 at Ctrl-C      {at_end}\n\
+                 \n\
+                 try            greenroom apply -f examples/primary-backup.yaml --wait",
+                system.manager_address(),
+                system.control_address(),
+                system.workers.len(),
+                words(&runtime),
+                self.data.display(),
+            )
+        })?;
+        let fatal = system.fatal();
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            error = fatal => return Err(Failure::new(Exit::DiskFailed, error)),
+        }
+        say(&format!("ending: {at_end} (Ctrl-C again ends at once)"));
+        tokio::select! {
+            ended = system.stop() => ended,
+            _ = terminate.recv() => Err(Failure::failed("ended at once; workers may still run")),
+            _ = interrupt.recv() => Err(Failure::failed("ended at once; workers may still run")),
+        }
+    }
+}
+
+/// The runtime in plain words.
+fn words(runtime: &str) -> String {
+    if runtime.starts_with("process") {
+        "plain processes (no Docker Engine is used)".to_owned()
+    } else {
+        runtime.to_owned()
+    }
+}
