@@ -15,8 +15,6 @@ pub(crate) enum Exit {
     AddressTaken = 3,
     /// Another process holds the folder (STORE-01, WORK-07).
     Locked = 4,
-    /// A migration of the store failed; the old store is whole (STORE-06).
-    MigrationFailed = 5,
     /// The store or journal is of a newer version (STORE-06, WORK-66).
     TooNew = 6,
     /// The folder has other files and no store (STORE-08).

@@ -1,6 +1,6 @@
 //! Stdout is data: a table for people or JSON for programs. Stderr is talk.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -51,11 +51,6 @@ impl Output {
 pub(crate) fn say(text: &str) {
     // Nobody is left to tell when stderr is gone.
     let _ = writeln!(io::stderr().lock(), "{text}");
-}
-
-/// True when a person watches stderr, so that a line may be rewritten in place.
-pub(crate) fn is_watched() -> bool {
-    io::stderr().is_terminal()
 }
 
 // === impl Table ===

@@ -76,7 +76,11 @@ pub(crate) struct Place {
 
 impl Control {
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.control.clone())
+        let address = self
+            .control
+            .strip_prefix("http://")
+            .unwrap_or(&self.control);
+        Client::new(address.trim_end_matches('/'))
     }
 }
 
