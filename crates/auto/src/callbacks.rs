@@ -11,9 +11,10 @@ use greenroom_placement::Domain;
 use greenroom_policy::Callback;
 use greenroom_policy::effect::{ErrorInfo, NodeView, PlacementInfo};
 use greenroom_policy::event::ConnectionState;
+use greenroom_policy::migration::MigrationState;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::call::AuditEntry;
-use greenroom_types::id::{BundleId, JobId, JobName, NodeId, PoolName};
+use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{JobInfo, JobWithHistory};
 use greenroom_types::node::RejectionCode;
@@ -205,6 +206,26 @@ pub trait Callbacks: Send + Sync + 'static {
         Ok(())
     }
 
+    /// A pool has fewer spares than wanted; told again in each pass while it is so (CALLB-11).
+    fn on_spare_underflow(&self, pool: &PoolName, current: usize, target: usize) -> CallbackResult {
+        Ok(())
+    }
+
+    /// A migration entered a phase (CALLB-12).
+    fn on_migration_phase(&self, migration: &MigrationState) -> CallbackResult {
+        Ok(())
+    }
+
+    /// A job lives on its target (CALLB-12).
+    fn on_migration_completed(&self, migration_id: &MigrationId) -> CallbackResult {
+        Ok(())
+    }
+
+    /// A migration came to nothing (CALLB-12).
+    fn on_migration_aborted(&self, migration_id: &MigrationId, reason: &str) -> CallbackResult {
+        Ok(())
+    }
+
     /// A callback that has no method of its own here.
     fn on_other(&self, callback: &Callback) -> CallbackResult {
         Ok(())
@@ -242,6 +263,10 @@ pub const fn callback_name(callback: &Callback) -> &'static str {
         Callback::OnPlacementDecision(_) => "onPlacementDecision",
         Callback::OnPlacementFailed { .. } => "onPlacementFailed",
         Callback::OnResilienceDegraded { .. } => "onResilienceDegraded",
+        Callback::OnSpareUnderflow { .. } => "onSpareUnderflow",
+        Callback::OnMigrationPhase(_) => "onMigrationPhase",
+        Callback::OnMigrationCompleted { .. } => "onMigrationCompleted",
+        Callback::OnMigrationAborted { .. } => "onMigrationAborted",
         #[allow(
             unreachable_patterns,
             reason = "the policy may know more callbacks than this file"

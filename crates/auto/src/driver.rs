@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::callbacks::{CallbackResult, Callbacks, callback_name};
 use crate::clock::Clock;
-use crate::error::EndError;
+use crate::error::{EndError, RunError};
 use crate::handle::{AutoManager, InstancePhase};
 use crate::line::Line;
 use crate::listen;
@@ -160,6 +160,13 @@ impl<L: Line> Driver<L> {
                 error,
             });
         }
+    }
+
+    /// Ends an instance whose connection never stood.
+    pub(crate) fn abandon(mut self, why: &RunError) {
+        self.step(Event::ConnectionState(ConnectionState::Shutdown));
+        let end = EndError::NotStarted(why.to_string());
+        self.end.send_replace(Some(Err(end)));
     }
 
     /// Runs until the channel is closed, then settles the handle.

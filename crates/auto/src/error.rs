@@ -32,6 +32,9 @@ pub enum EndError {
     /// The Manager's stream ended or failed.
     #[error("the Manager's stream ended: {0}")]
     Stream(String),
+    /// The connection never stood; `run` failed with the same.
+    #[error("it did not start: {0}")]
+    NotStarted(String),
     /// A fault of this program: the loop broke. What the Manager holds is untouched.
     #[error("the loop of this instance broke on a fault of its own; see the log")]
     Broken,

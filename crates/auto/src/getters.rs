@@ -7,9 +7,11 @@ use std::sync::{Arc, PoisonError};
 use greenroom_placement::{Findings, Spare};
 use greenroom_policy::effect::{NodeView, PlacementInfo};
 use greenroom_policy::getters::{Admission, BundleStopTime, DryRun, PendingPlacement};
+use greenroom_policy::migration::MigrationState;
+use greenroom_policy::spare::SpareCount;
 use greenroom_policy::{Metrics, Policy, Report};
 use greenroom_types::bundle::{Bundle, BundleStatus};
-use greenroom_types::id::{BundleId, JobId, JobName, NodeId};
+use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
 
@@ -139,6 +141,30 @@ impl AutoManager {
     #[must_use]
     pub fn spare_spec(&self, node_id: &NodeId) -> Option<Spare> {
         self.read(|policy| policy.spare_spec(node_id).cloned())
+    }
+
+    /// Spares of a pool that are ready, and those on their way.
+    #[must_use]
+    pub fn spare_count(&self, pool: &PoolName) -> SpareCount {
+        self.read(|policy| policy.spare_count(pool))
+    }
+
+    /// Migrations under way, and the last that ended, by the time of their beginning (MIGR-33).
+    #[must_use]
+    pub fn migrations(&self) -> Vec<MigrationState> {
+        self.read(Policy::migrations)
+    }
+
+    /// A migration, under way or ended.
+    #[must_use]
+    pub fn migration_by_id(&self, migration_id: &MigrationId) -> Option<MigrationState> {
+        self.read(|policy| policy.migration_by_id(migration_id).cloned())
+    }
+
+    /// The migration under way of a job.
+    #[must_use]
+    pub fn migration_for_job(&self, job_id: &JobId) -> Option<MigrationState> {
+        self.read(|policy| policy.migration_for_job(job_id).cloned())
     }
 }
 

@@ -8,11 +8,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use greenroom_policy::migration::MigrateOptions;
+use greenroom_policy::spare::{HotSpareChanges, HotSpareSpecsDiff};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiError, ApiResult, Callback, Policy};
 use greenroom_sdk::{BundleChanges, BundleCreated};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::Reply;
-use greenroom_types::id::{BundleId, JobName, NodeId, TemplateName};
+use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, TemplateName};
 use greenroom_types::{Millis, Wall};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -201,6 +203,60 @@ impl AutoManager {
     ) -> Answer<()> {
         let template = template.into();
         self.ask(ApiCall::SetTemplateImages { template, refs }, done)
+    }
+
+    /// Changes what one spare is for (SPARE-16).
+    pub fn update_hot_spare_node(
+        &self,
+        node_id: impl Into<NodeId>,
+        changes: HotSpareChanges,
+    ) -> Answer<()> {
+        let node_id = node_id.into();
+        self.ask(ApiCall::UpdateHotSpareNode { node_id, changes }, done)
+    }
+
+    /// Replaces the list of hot spares, given as the tree of the setting `hotSpares`; answers with
+    /// what that changes (SPARE-20, SPARE-23). It holds for this instance: the next one begins with
+    /// its settings again.
+    pub fn update_hot_spare_specs(
+        &self,
+        hot_spares: serde_json::Value,
+    ) -> Answer<HotSpareSpecsDiff> {
+        let call = ApiCall::UpdateHotSpareSpecs { hot_spares };
+        self.ask(call, |answer| match answer {
+            ApiAnswer::HotSpareSpecs(diff) => Ok(diff),
+            other => Err(unexpected("updateHotSpareSpecs", other)),
+        })
+    }
+
+    /// Moves a running job; answers with the migration's id when the target's first call was
+    /// accepted (MIGR-01).
+    pub fn migrate_job(
+        &self,
+        job_id: impl Into<JobId>,
+        options: MigrateOptions,
+    ) -> Answer<MigrationId> {
+        let job_id = job_id.into();
+        self.ask(
+            ApiCall::MigrateJob { job_id, options },
+            |answer| match answer {
+                ApiAnswer::Migration(migration_id) => Ok(migration_id),
+                other => Err(unexpected("migrateJob", other)),
+            },
+        )
+    }
+
+    /// Takes a migration back (MIGR-30).
+    pub fn abort_migration(
+        &self,
+        migration_id: impl Into<MigrationId>,
+        reason: impl Into<String>,
+    ) -> Answer<()> {
+        let call = ApiCall::AbortMigration {
+            migration_id: migration_id.into(),
+            reason: reason.into(),
+        };
+        self.ask(call, done)
     }
 
     /// Any acting call, with the policy's own answer.

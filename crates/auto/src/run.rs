@@ -112,7 +112,7 @@ impl AutoManager {
         let client = match connected {
             Ok(client) => client,
             Err(error) => {
-                driver.step(Event::ConnectionState(ConnectionState::Shutdown));
+                driver.abandon(&error);
                 return Err(error);
             }
         };

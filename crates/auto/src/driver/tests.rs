@@ -521,6 +521,19 @@ async fn the_same_inputs_give_the_same_calls_and_callbacks() {
 }
 
 #[tokio::test]
+async fn a_full_channel_refuses_calls_and_not_the_close() {
+    let mut bench = Bench::silent();
+    let input = || Input::State(ConnectionState::Ready);
+    while bench.inputs.try_send(input()).is_ok() {}
+    let refused = bench.instance.cordon_node("n1").await;
+    assert_eq!(refused, Err(CallError::Busy(INPUTS)));
+    let closing = bench.instance.close();
+    bench.start();
+    closing.await;
+    assert_eq!(bench.instance.ended().await, Ok(()));
+}
+
+#[tokio::test]
 async fn a_policy_that_breaks_settles_the_handle() {
     let mut bench = Bench::silent();
     let driver = bench.driver.take().unwrap();

@@ -1,0 +1,347 @@
+//! One function per call. Each reads its input, asks the instance, and answers.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use greenroom_auto::{AutoManager, InstancePhase};
+use greenroom_placement::Findings;
+use greenroom_policy::effect::PlacementInfo;
+use greenroom_policy::getters::Admission;
+use greenroom_policy::{ApiAnswer, ApiCall, Metrics};
+use greenroom_types::bundle::Bundle;
+use greenroom_types::job::JobState;
+use greenroom_types::{BundleId, JobId};
+use http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+
+use crate::api::{
+    BODY_BYTES_MAX, BundleRequest, BundleRow, Health, Node, Pending, Phase, PlaceRequest, Placed,
+    Why,
+};
+use crate::failure::Failure;
+use crate::server::Shared;
+use crate::{feed, words};
+
+type Ctx = State<Arc<Shared>>;
+type Body = Result<Bytes, BytesRejection>;
+type Answer<T> = Result<Json<T>, Failure>;
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/v1/why/{job_id}", get(why))
+        .route("/v1/place", post(place))
+        .route("/v1/validate", post(validate))
+        .route("/v1/admit", post(admit))
+        .route("/v1/call", post(call))
+        .route("/v1/metrics", get(metrics))
+        .route("/v1/pending", get(pending))
+        .route("/v1/placements", get(placements))
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/bundles", get(bundles))
+        .route("/v1/callbacks", get(feed::callbacks))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(of_fair_size))
+        .layer(middleware::from_fn(from_this_machine))
+        .with_state(shared)
+}
+
+/// A page in a browser can be made to call any name that resolves to this machine. It cannot choose
+/// the Host header, so only names of loopback are served.
+async fn from_this_machine(request: Request, next: Next) -> Response {
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or_default();
+    if is_loopback_name(host) {
+        next.run(request).await
+    } else {
+        let message = format!("host {host:?} is not served; use 127.0.0.1, [::1] or localhost");
+        Failure::new(StatusCode::FORBIDDEN, "badHost", message).into_response()
+    }
+}
+
+/// A body that says it is too large is not waited for; one that does not say is cut off by the limit.
+async fn of_fair_size(request: Request, next: Next) -> Response {
+    let length = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > BODY_BYTES_MAX) {
+        Failure::body_too_large().into_response()
+    } else {
+        next.run(request).await
+    }
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || address
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+async fn no_such_path(request: Request) -> Failure {
+    let message = format!("there is no {}", request.uri().path());
+    Failure::new(StatusCode::NOT_FOUND, "noSuchPath", message)
+}
+
+async fn no_such_method(request: Request) -> Failure {
+    let message = format!("{} is not for {}", request.uri().path(), request.method());
+    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "noSuchMethod", message)
+}
+
+// === questions ===
+
+async fn healthz(State(shared): Ctx) -> Json<Health> {
+    let instance = shared.provider.instance();
+    Json(Health {
+        phase: match instance.map(|instance| instance.phase()) {
+            None => Phase::Waiting,
+            Some(InstancePhase::Hydrating) => Phase::Hydrating,
+            Some(InstancePhase::Live) => Phase::Live,
+            Some(InstancePhase::Closed) => Phase::Closed,
+        },
+        problem: shared.provider.problem(),
+    })
+}
+
+async fn why(State(shared): Ctx, Path(job_id): Path<String>) -> Answer<Why> {
+    let instance = live(&shared)?;
+    let job_id = JobId::new(job_id);
+    let Some(report) = instance.explain(&job_id) else {
+        let message = format!(
+            "job {job_id:?} is not known; ids are BUNDLE.COPY.NAME, and jobs that start later than \
+             the pending window are not announced yet"
+        );
+        return Err(Failure::new(StatusCode::NOT_FOUND, "unknownJob", message));
+    };
+    let text = words::of_report(&report);
+    Ok(Json(Why { report, text }))
+}
+
+async fn place(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<Placed> {
+    let request: PlaceRequest = read(&headers, body)?;
+    let instance = live(&shared)?;
+    let bundle: Bundle = match (request.bundle, request.bundle_id) {
+        (Some(bundle), None) => bundle,
+        (None, Some(bundle_id)) => {
+            let bundle_id = BundleId::new(bundle_id);
+            let Some(status) = instance.bundle_by_id(&bundle_id) else {
+                let message = format!("bundle {bundle_id:?} is not known");
+                return Err(Failure::new(
+                    StatusCode::NOT_FOUND,
+                    "unknownBundle",
+                    message,
+                ));
+            };
+            status.bundle.clone()
+        }
+        _ => {
+            return Err(Failure::bad_request(
+                "give either bundle or bundleId, and not both",
+            ));
+        }
+    };
+    let run = instance.place_dry_run(&bundle, request.replica, request.job.as_ref());
+    let Some(run) = run else {
+        let job = match &request.job {
+            Some(job) => format!("job {job:?}"),
+            None => "a first job".to_owned(),
+        };
+        let message = format!(
+            "the bundle has no {job} in copy {}; it has {} job(s) in {} copy(ies), counted from 0",
+            request.replica,
+            bundle.jobs.len(),
+            bundle.copies()
+        );
+        return Err(Failure::new(StatusCode::NOT_FOUND, "unknownJob", message));
+    };
+    let text = words::of_dry_run(&run.decision, &run.trace);
+    Ok(Json(Placed {
+        decision: run.decision,
+        trace: run.trace,
+        text,
+    }))
+}
+
+async fn validate(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<Findings> {
+    let request: BundleRequest = read(&headers, body)?;
+    Ok(Json(live(&shared)?.validate_bundle(&request.bundle)))
+}
+
+async fn admit(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<Admission> {
+    let request: BundleRequest = read(&headers, body)?;
+    let instance = live(&shared)?;
+    Ok(Json(instance.validate_bundle_admission(&request.bundle)))
+}
+
+// === acting ===
+
+async fn call(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<ApiAnswer> {
+    let call: ApiCall = read(&headers, body)?;
+    if matches!(call, ApiCall::Close) {
+        let message = "the instance is closed by ending its process, not from here";
+        return Err(Failure::new(StatusCode::FORBIDDEN, "notFromHere", message));
+    }
+    Ok(Json(live(&shared)?.call(call).await?))
+}
+
+// === lists ===
+
+async fn metrics(State(shared): Ctx) -> Answer<Metrics> {
+    Ok(Json(present(&shared)?.metrics()))
+}
+
+async fn pending(State(shared): Ctx) -> Answer<Pending> {
+    Ok(Json(live(&shared)?.read(|policy| {
+        let scheduled = policy.pending_placements();
+        let waits = |job_id: &JobId| scheduled.iter().any(|it| it.job_id == *job_id);
+        let unplaced = policy
+            .jobs()
+            .filter(|job| job.state != JobState::Post)
+            .map(|job| &job.job.job_id)
+            .filter(|job_id| policy.node_for_job(job_id).is_none() && !waits(job_id))
+            .cloned()
+            .collect();
+        Pending {
+            unplaced,
+            scheduled,
+        }
+    })))
+}
+
+async fn placements(State(shared): Ctx) -> Answer<Vec<PlacementInfo>> {
+    let mut placements = live(&shared)?.placements();
+    for placement in &mut placements {
+        placement.trace = None;
+    }
+    Ok(Json(placements))
+}
+
+async fn nodes(State(shared): Ctx) -> Answer<Vec<Node>> {
+    Ok(Json(live(&shared)?.read(|policy| {
+        let nodes = policy.nodes().into_iter();
+        nodes
+            .map(|node| Node {
+                cordoned: policy.is_cordoned(&node.node_id),
+                inventory: policy.inventory(&node.node_id).cloned(),
+                node,
+            })
+            .collect()
+    })))
+}
+
+async fn bundles(State(shared): Ctx) -> Answer<Vec<BundleRow>> {
+    Ok(Json(live(&shared)?.read(|policy| {
+        let bundles = policy.bundles();
+        bundles
+            .map(|status| BundleRow {
+                broken: policy.is_bundle_broken(&status.bundle.bundle_id),
+                status: Arc::clone(status),
+            })
+            .collect()
+    })))
+}
+
+// === helpers ===
+
+/// The instance, in whatever phase.
+pub(crate) fn present(shared: &Shared) -> Result<AutoManager, Failure> {
+    shared.provider.instance().ok_or_else(|| {
+        let why = shared.provider.problem();
+        let why = why.unwrap_or_else(|| "it has not started yet".to_owned());
+        let message = format!("no instance runs at the moment: {why}");
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "noInstance", message)
+    })
+}
+
+/// The instance, in service: an answer from half a snapshot, or from the mirror of one that is over,
+/// would mislead.
+fn live(shared: &Shared) -> Result<AutoManager, Failure> {
+    let instance = present(shared)?;
+    let (code, message) = match instance.phase() {
+        InstancePhase::Live => return Ok(instance),
+        InstancePhase::Hydrating => (
+            "hydrating",
+            "the Manager's snapshot is being received; ask again in a moment",
+        ),
+        InstancePhase::Closed => (
+            "closed",
+            "the instance is over; ask again when the next one runs",
+        ),
+    };
+    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, code, message))
+}
+
+fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Failure> {
+    let body = body?;
+    // A page in a browser cannot send this type to another site without asking first.
+    let is_json = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| {
+            let kind = kind.split(';').next().unwrap_or_default();
+            kind.trim().eq_ignore_ascii_case("application/json")
+        });
+    if !is_json {
+        let message = "the body must be sent as content-type application/json";
+        return Err(Failure::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "notJson",
+            message,
+        ));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(&body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        Failure::bad_request(format!("in {path}: {}", error.inner()))
+    })?;
+    reader
+        .end()
+        .map_err(|error| Failure::bad_request(error.to_string()))?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_served() {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "localhost:6790",
+            "LOCALHOST",
+            "[::1]",
+            "[::1]:80",
+        ] {
+            assert!(is_loopback_name(host), "{host}");
+        }
+        for host in [
+            "",
+            "example.com",
+            "127.0.0.1.example.com:80",
+            "10.0.0.1:80",
+            "localhost.example",
+        ] {
+            assert!(!is_loopback_name(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Goal: each answer names what decided, with the values. Method: made-up reports, whole texts.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use greenroom_placement::{Detail, FailureReason, Filtered, Packing, Rank, Survivor};
+use greenroom_policy::effect::PlacementContext;
+use greenroom_policy::getters::DryRun;
+use greenroom_types::{Millis, Wall};
+
+use super::*;
+
+fn rank(used: f64) -> Rank {
+    Rank {
+        resilience_violations: 0,
+        prospective: false,
+        avoided_spare: false,
+        warmth: Reverse(0),
+        reservation_match: Reverse(false),
+        preferred_spare: Reverse(false),
+        packing: Packing::new(PackingStrategy::Binpack, used, 4.0),
+        same_az: Reverse(false),
+    }
+}
+
+fn survivor(node: &str, rank: Rank) -> Survivor {
+    Survivor {
+        key: Key {
+            rank,
+            node: node.into(),
+        },
+        gpu_index: None,
+    }
+}
+
+fn attempt(outcome: Outcome) -> Attempt {
+    Attempt {
+        pool: "studio".into(),
+        tier: Some("own".into()),
+        compliant_only: false,
+        candidates: 4,
+        filtered: vec![
+            Filtered {
+                node: "n8".into(),
+                reason: Reason::InsufficientCapacity,
+                detail: Some(Detail::Capacity {
+                    needed: 2.0,
+                    free: 0.5,
+                }),
+            },
+            Filtered {
+                node: "n9".into(),
+                reason: Reason::WrongPool,
+                detail: None,
+            },
+        ],
+        survivors: Vec::new(),
+        outcome,
+        note: None,
+    }
+}
+
+fn report() -> Report {
+    Report {
+        job_id: "news.0.enc".into(),
+        standing: None,
+        node_id: None,
+        binding: None,
+        cause: Cause::Launch,
+        record: None,
+        trial: None,
+        waits_for: None,
+        restarts: 0,
+        restart_limit: None,
+        excluded: Vec::new(),
+    }
+}
+
+#[test]
+fn a_placed_job_names_its_node_what_decided_and_why_not_the_others() {
+    let mut attempt = attempt(Outcome::Placed);
+    attempt.survivors = vec![survivor("n1", rank(2.0)), survivor("n2", rank(1.0))];
+    let trace = Trace {
+        attempts: vec![attempt],
+    };
+    let report = Report {
+        standing: Some(Standing::Bound),
+        node_id: Some("n1".into()),
+        binding: Some(BindingState::Running),
+        record: Some(PlacementInfo {
+            job_id: "news.0.enc".into(),
+            bundle_id: "news".into(),
+            replica_index: 0,
+            job_name: "enc".into(),
+            context: PlacementContext::Launch,
+            kind: PlacementKind::Place,
+            node_id: Some("n1".into()),
+            pool: "studio".into(),
+            tier: "own".into(),
+            instance_type: String::new(),
+            launch_mode: LaunchMode::OnDemand,
+            gpu_index: None,
+            reason: String::new(),
+            tried_pools: Vec::new(),
+            degraded: false,
+            at: Wall(1_767_225_600_000),
+            trace: Some(Arc::new(trace)),
+        }),
+        ..report()
+    };
+    assert_eq!(
+        of_report(&report),
+        "\
+Job news.0.enc runs on n1.
+Decided 2026-01-01T00:00:00Z: node n1 was chosen, in pool studio, tier own.
+Pool studio, tier own: taken from this tier; 4 node(s) looked at.
+  n1: chosen; booted, 50.0% used (fullest first)
+  n2: would do; booted, 25.0% used (fullest first)
+  Decided by: the fuller node.
+  n8: not enough free capacity (needs 2 vCPU, 0.5 free)
+  1 node(s) in other pools or tiers"
+    );
+}
+
+#[test]
+fn a_waiting_job_says_what_for() {
+    let report = Report {
+        standing: Some(Standing::Pending),
+        cause: Cause::Recovery,
+        waits_for: Some(Millis(4_000)),
+        restarts: 2,
+        restart_limit: Some(6),
+        excluded: vec![("n7".into(), Millis(25_000))],
+        trial: Some(DryRun {
+            decision: Decision::Failure {
+                reason: FailureReason::NoCapacityInAnyPool,
+                tried_pools: vec!["studio".into()],
+            },
+            trace: Trace {
+                attempts: vec![attempt(Outcome::Exhausted)],
+            },
+        }),
+        ..report()
+    };
+    assert_eq!(
+        of_report(&report),
+        "\
+Job news.0.enc: found no place, waits for room.
+It is tried again in 4s.
+Restarts within the last hour: 2 of 6 allowed.
+Node n7 is left out for this job for another 25s.
+What the engine says now:
+No place is found (noCapacityInAnyPool); pools tried: studio.
+Pool studio, tier own: nothing more to try in this tier; 4 node(s) looked at.
+  n8: not enough free capacity (needs 2 vCPU, 0.5 free)
+  1 node(s) in other pools or tiers"
+    );
+}
+
+#[test]
+fn every_component_can_be_the_one_that_decides() {
+    let base = rank(1.0);
+    let key = |rank: Rank| Key {
+        rank,
+        node: "n1".into(),
+    };
+    let mut seen = vec![deciding(&key(base), &key(base))];
+    let others = [
+        Rank {
+            resilience_violations: 1,
+            ..base
+        },
+        Rank {
+            prospective: true,
+            ..base
+        },
+        Rank {
+            avoided_spare: true,
+            ..base
+        },
+        Rank {
+            warmth: Reverse(1),
+            ..base
+        },
+        Rank {
+            reservation_match: Reverse(true),
+            ..base
+        },
+        Rank {
+            preferred_spare: Reverse(true),
+            ..base
+        },
+        rank(2.0),
+        Rank {
+            same_az: Reverse(true),
+            ..base
+        },
+    ];
+    seen.extend(others.map(|other| deciding(&key(base), &key(other))));
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 9);
+}

@@ -1,0 +1,312 @@
+//! Goal: the API over a real instance and a real Manager. Method: all in one process on free ports,
+//! without workers, so a job stays without a place.
+
+use std::net::SocketAddr;
+
+use greenroom_auto::types::bundle::{Bundle, BundleJob, Launch, Requirements};
+use greenroom_auto::types::job::{Container, Service};
+use greenroom_auto::{AutoManager, Settings};
+use greenroom_console::api::{Phase, PlaceRequest};
+use greenroom_console::client::ClientError;
+use greenroom_console::{Client, Provider, ServeError, serve};
+use greenroom_manager::{Running, StatusLog};
+use greenroom_placement::{Code, Decision};
+use greenroom_policy::getters::Admission;
+use greenroom_policy::{ApiAnswer, ApiCall};
+use greenroom_types::call::Reply;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+struct Nobody;
+
+impl Provider for Nobody {
+    fn instance(&self) -> Option<AutoManager> {
+        None
+    }
+
+    fn problem(&self) -> Option<String> {
+        Some("the Manager is away".to_owned())
+    }
+}
+
+struct Served {
+    address: SocketAddr,
+    stop: CancellationToken,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Served {
+    async fn new(provider: impl Provider) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let shutdown = stop.clone().cancelled_owned();
+        let serving = tokio::spawn(serve(listener, provider, shutdown));
+        Self {
+            address,
+            stop,
+            serving,
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.address.to_string())
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.serving.await.unwrap().unwrap();
+    }
+}
+
+async fn manager(dir: &TempDir) -> Running {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let mut settings = greenroom_manager::Settings::new(dir.path().join("store"), listen);
+    settings.min_free_bytes = 0;
+    greenroom_manager::start(settings, StatusLog::default())
+        .await
+        .unwrap()
+}
+
+async fn instance(manager: &Running) -> AutoManager {
+    let tree = serde_json::json!({
+        "url": manager.address().to_string(),
+        "placementPools": [{
+            "name": "studio",
+            "tiers": [{"name": "own", "kind": "local-servers", "scaleOut": "fixed"}],
+        }],
+    });
+    let (instance, _) = AutoManager::run(Settings::new(tree)).await.unwrap();
+    assert!(instance.live().await);
+    instance
+}
+
+fn bundle() -> Bundle {
+    Bundle {
+        bundle_id: "news".into(),
+        pool: "studio".into(),
+        jobs: vec![BundleJob {
+            job_name: "enc".into(),
+            requirements: Requirements {
+                required_capacity: 2.0,
+                ..Requirements::default()
+            },
+            launch: Launch {
+                services: vec![Service {
+                    name: "main".to_owned(),
+                    container: Container::Process {
+                        command: vec!["true".to_owned()],
+                        directory: String::new(),
+                    },
+                    ..Service::default()
+                }],
+                ..Launch::default()
+            },
+            ..BundleJob::default()
+        }],
+        ..Bundle::default()
+    }
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> (u16, String, String) {
+    match answer {
+        Err(ClientError::Refused {
+            status,
+            code,
+            message,
+        }) => (status, code, message),
+        other => panic!("a refusal was wanted, not {other:?}"),
+    }
+}
+
+/// A request by hand: the whole answer.
+async fn raw(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_and_calls_over_a_real_instance() {
+    let dir = TempDir::new().unwrap();
+    let manager = manager(&dir).await;
+    let instance = instance(&manager).await;
+    let served = Served::new(instance.clone()).await;
+    let client = served.client();
+    assert_eq!(client.health().await.unwrap().phase, Phase::Live);
+
+    // Before the bundle is there.
+    let (status, code, message) = refused(client.why(&"news.0.enc".into()).await);
+    assert_eq!((status, code.as_str()), (404, "unknownJob"));
+    assert!(message.contains("news.0.enc"), "{message}");
+    let findings = client.validate(bundle()).await.unwrap();
+    assert_eq!(findings.errors, []);
+    let nowhere = Bundle {
+        pool: "attic".into(),
+        ..bundle()
+    };
+    let findings = client.validate(nowhere).await.unwrap();
+    assert_eq!(findings.errors[0].code, Code::UnknownPool);
+    let admission = client.admit(bundle()).await.unwrap();
+    assert!(matches!(admission, Admission::NoCapacity { .. }));
+    let placed = client
+        .place(&PlaceRequest {
+            bundle: Some(bundle()),
+            ..PlaceRequest::default()
+        })
+        .await
+        .unwrap();
+    assert!(matches!(placed.decision, Decision::Failure { .. }));
+    assert_eq!(placed.trace.attempts.len(), 1);
+    assert!(placed.text.contains("No place is found"), "{}", placed.text);
+
+    // It is created, and its job waits.
+    let mut feed = client.callbacks().await.unwrap();
+    let create = ApiCall::CreateBundle {
+        bundle: Box::new(bundle()),
+    };
+    let answer = client.call(&create).await.unwrap();
+    let ApiAnswer::Manager(Reply::BundleCreated { job_ids, .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    let failed = loop {
+        let event = feed.next().await.unwrap().expect("the instance runs");
+        if event.name == "onPlacementFailed" {
+            break event;
+        }
+    };
+    assert_eq!(failed.data["onPlacementFailed"]["jobId"], "news.0.enc");
+    let why = client.why(&job_ids[0]).await.unwrap();
+    assert_eq!(why.report.job_id, job_ids[0]);
+    assert!(
+        why.text.contains("found no place, waits for room"),
+        "{}",
+        why.text
+    );
+    assert!(why.text.contains("Pool studio, tier own"), "{}", why.text);
+
+    let (status, code, _) = refused(client.call(&create).await);
+    assert_eq!((status, code.as_str()), (409, "bundle_exists"));
+    let unknown = ApiCall::CordonNode {
+        node_id: "n9".into(),
+    };
+    let (status, code, _) = refused(client.call(&unknown).await);
+    assert_eq!((status, code.as_str()), (404, "unknownNode"));
+    let (status, code, _) = refused(client.call(&ApiCall::Close).await);
+    assert_eq!((status, code.as_str()), (403, "notFromHere"));
+    let by_id = |job: &str| PlaceRequest {
+        bundle_id: Some("news".to_owned()),
+        job: Some(job.into()),
+        ..PlaceRequest::default()
+    };
+    assert!(client.place(&by_id("enc")).await.is_ok());
+    let (status, code, _) = refused(client.place(&by_id("dec")).await);
+    assert_eq!((status, code.as_str()), (404, "unknownJob"));
+    let (status, _, _) = refused(client.place(&PlaceRequest::default()).await);
+    assert_eq!(status, 400);
+
+    assert_eq!(client.metrics().await.unwrap().placements_failed, 1);
+    assert_eq!(client.pending().await.unwrap().unplaced, job_ids);
+    assert_eq!(client.placements().await.unwrap(), []);
+    assert_eq!(client.nodes().await.unwrap(), []);
+    let bundles = client.bundles().await.unwrap();
+    assert_eq!(bundles[0].status.bundle.bundle_id.as_str(), "news");
+    assert!(!bundles[0].broken);
+
+    // The instance ends; the API says so and goes on.
+    instance.close().await;
+    let last = loop {
+        match feed.next().await.unwrap() {
+            Some(event) if event.name == "ended" => break event.name,
+            Some(_) => {}
+            None => break "nothing".to_owned(),
+        }
+    };
+    assert_eq!(last, "ended");
+    assert_eq!(client.health().await.unwrap().phase, Phase::Closed);
+    let (status, code, _) = refused(client.bundles().await);
+    assert_eq!((status, code.as_str()), (503, "closed"));
+    served.end().await;
+    manager.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_an_instance_it_says_why() {
+    let served = Served::new(Nobody).await;
+    let client = served.client();
+    let health = client.health().await.unwrap();
+    assert_eq!(health.phase, Phase::Waiting);
+    assert_eq!(health.problem.as_deref(), Some("the Manager is away"));
+    let (status, code, message) = refused(client.metrics().await);
+    assert_eq!((status, code.as_str()), (503, "noInstance"));
+    assert!(message.contains("the Manager is away"), "{message}");
+    served.end().await;
+    let gone = client.health().await;
+    assert!(matches!(gone, Err(ClientError::Connection { .. })));
+}
+
+#[tokio::test]
+async fn what_is_not_meant_for_it_is_refused_in_one_form() {
+    let served = Served::new(Nobody).await;
+    let at = served.address;
+    let head = format!("host: {at}\r\nconnection: close\r\n");
+    let json = "content-type: application/json\r\n";
+    let cases = [
+        (
+            format!("GET /v2/x HTTP/1.1\r\n{head}\r\n"),
+            404,
+            "noSuchPath",
+        ),
+        (
+            format!("GET /v1/call HTTP/1.1\r\n{head}\r\n"),
+            405,
+            "noSuchMethod",
+        ),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: example.com\r\nconnection: close\r\n\r\n".to_owned(),
+            403,
+            "badHost",
+        ),
+        (
+            format!("POST /v1/validate HTTP/1.1\r\n{head}content-length: 2\r\n\r\n{{}}"),
+            415,
+            "notJson",
+        ),
+        (
+            format!(
+                "POST /v1/validate HTTP/1.1\r\n{head}{json}content-length: 17\r\n\r\n{{\"bundle\":{{\"p\":1}}"
+            ),
+            400,
+            "badRequest",
+        ),
+        (
+            format!("POST /v1/validate HTTP/1.1\r\n{head}{json}content-length: 5000000\r\n\r\n"),
+            413,
+            "bodyTooLarge",
+        ),
+    ];
+    for (request, status, code) in cases {
+        let answer = raw(at, &request).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(
+            answer.contains(&format!("{{\"error\":{{\"code\":\"{code}\",\"message\":")),
+            "{answer}"
+        );
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn other_addresses_than_loopback_are_refused() {
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let refused = serve(listener, Nobody, std::future::pending()).await;
+    assert!(matches!(refused, Err(ServeError::NotLoopback(_))));
+}
