@@ -88,12 +88,19 @@ impl Policy {
         if binding.role != key.role || binding.node_id != *node_id {
             return false;
         }
-        let older = crate::history::runs(&job.seen).into_iter().any(|run| {
-            run.first <= binding.since
-                && !start_id.is_empty()
-                && run.start_id.as_ref() == Some(start_id)
+        // Told of another start than the binding's own: of an older one, or of a second one that
+        // was refused because the first is there.
+        let other = crate::history::runs(&job.seen).into_iter().any(|run| {
+            let known = run.start_id.as_ref();
+            let mine = run.first > binding.since
+                && run.role == binding.role
+                && run.node_id == binding.node_id;
+            let same = known == Some(start_id);
+            !start_id.is_empty()
+                && known.is_some()
+                && (mine && !same && run.is_live() || !mine && same)
         });
-        !older
+        !other
     }
 
     /// The third rejection within 5 s makes a node unhealthy (HEALTH-03).

@@ -193,7 +193,11 @@ impl Policy {
     ) {
         let node_id = &metadata.node_id;
         let known = self.nodes.contains_key(node_id);
+        let back = self.is_gone(node_id);
         self.mirror_node(metadata, MirrorState::Starting);
+        if back {
+            self.begin_anew(node_id);
+        }
         if let Some(asked) = self
             .nodes
             .get_mut(node_id)
@@ -207,6 +211,20 @@ impl Policy {
         self.arm_startup_grace(node_id, phase);
         if !known {
             self.adopt_starting(node_id);
+        }
+    }
+
+    fn is_gone(&self, node_id: &NodeId) -> bool {
+        let state = self.nodes.get(node_id).map(|record| record.state);
+        matches!(state, Some(MirrorState::Stopping | MirrorState::Stopped))
+    }
+
+    /// An ordinary node again, whatever was asked of it before it was gone (NODE-12, INTR-10).
+    fn begin_anew(&mut self, node_id: &NodeId) {
+        self.change_condition(node_id, |condition| condition.terminating = false);
+        self.forget_drain(node_id);
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.stopped_at = None;
         }
     }
 
@@ -237,24 +255,18 @@ impl Policy {
         out: &mut Effects,
     ) {
         let node_id = &metadata.node_id;
-        let before = self.nodes.get(node_id).map(|record| record.state);
+        let back = self.is_gone(node_id);
         self.mirror_node(metadata, MirrorState::Running);
-        let back = matches!(before, Some(MirrorState::Stopping | MirrorState::Stopped));
-        self.change_condition(node_id, |condition| {
-            condition.unreachable = false;
-            // An ordinary running node again, whatever was asked of it before (NODE-12).
-            condition.terminating &= !back;
-        });
+        if back {
+            self.begin_anew(node_id);
+        }
+        self.change_condition(node_id, |condition| condition.unreachable = false);
         self.timers.stop(&Timer::StartupGrace(node_id.clone()));
         self.timers.stop(&Timer::ProvisionTimeout(node_id.clone()));
         let mut same_start = false;
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.running = Some(Arc::clone(running));
-            record.stopped_at = None;
             same_start = std::mem::take(&mut record.hydrated) && !back;
-        }
-        if back {
-            self.forget_drain(node_id);
         }
         self.node_has_started(node_id);
         self.clear_restarts_of_node(node_id);

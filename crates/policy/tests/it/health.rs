@@ -213,3 +213,21 @@ fn running_again_and_heard_ends_the_window() {
     w.picture("n", 4.0);
     assert_eq!(w.node_of("a.0.e").unwrap(), "n");
 }
+
+// spec: DEC-48
+#[test]
+fn the_refusal_of_a_second_start_does_not_touch_the_first() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.runs("a.0.e");
+    w.send(greenroom_types::stream::StreamEvent::JobRejected {
+        node_id: "n".into(),
+        key: greenroom_types::node::InstanceKey::new("a.0.e".into(), "primary".into()),
+        start_id: "ffffffffffffffffffffffffffffffff".into(),
+        code: RejectionCode::Duplicate,
+        reason: String::new(),
+        inventory: None,
+    });
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert_eq!(w.restarts("a.0.e"), 0);
+}

@@ -1,8 +1,8 @@
 //! Moving running jobs (MIGR). Job `a.0.e` (essential, preferSpare) runs on `n`; `m` is free.
 
 use greenroom_policy::migration::{MigrateOptions, MigrationPhase, Strategy};
-use greenroom_policy::{ApiAnswer, ApiCall, ApiId, Event};
-use greenroom_types::call::Status;
+use greenroom_policy::{ApiAnswer, ApiCall, ApiId, Effect, Event};
+use greenroom_types::call::{Call, Status};
 use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::node::{InstanceKey, RejectionCode};
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
@@ -279,21 +279,19 @@ fn a_handover_relays_what_the_two_tell_each_other() {
             "onMigrationPhase applying"
         ]
     );
-    let payloads: Vec<Vec<u8>> = m
-        .w
-        .all
-        .iter()
-        .filter_map(|effect| match effect {
-            greenroom_policy::Effect::Call { call, .. } => match call {
-                greenroom_types::call::Call::NotifyMigrationCutoverReady { payload, .. }
-                | greenroom_types::call::Call::NotifyMigrationCutoverApply { payload, .. } => {
-                    Some(payload.clone())
-                }
+    let payloads: Vec<Vec<u8>> =
+        m.w.all
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Call {
+                    call:
+                        Call::NotifyMigrationCutoverReady { payload, .. }
+                        | Call::NotifyMigrationCutoverApply { payload, .. },
+                    ..
+                } => Some(payload.clone()),
                 _ => None,
-            },
-            _ => None,
-        })
-        .collect();
+            })
+            .collect();
     assert_eq!(payloads, [vec![2, 0], vec![3]]);
     m.signal("target", MigrationSignal::TargetApplied(vec![]));
     assert_eq!(

@@ -541,3 +541,25 @@ fn the_bought_node_of_a_single_use_job_ends_with_it() {
         "a registered machine is never switched off this way"
     );
 }
+
+// spec: NODE-12
+#[test]
+fn a_machine_that_was_ended_and_comes_back_is_a_candidate_again() {
+    let mut w = World::set(
+        fixed(),
+        json!({"removeStoppedNodesAfter": 100}),
+        &[("n", 4.0)],
+    );
+    w.api(greenroom_policy::ApiCall::TerminateNode {
+        node_id: "n".into(),
+    });
+    w.stopping("n");
+    w.stopped("n");
+    w.at(60_000);
+    w.starting("n", None);
+    w.joins("n", 4.0);
+    w.submit(bundle("a", json!([job("e")])));
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    w.at(600_000);
+    assert_eq!(w.policy.nodes().len(), 1, "and is not swept");
+}
