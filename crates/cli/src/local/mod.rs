@@ -49,7 +49,8 @@ pub(crate) struct System {
     pub(crate) client: Client,
     pub(crate) workers: Vec<LocalWorker>,
     manager: Running,
-    control: Control,
+    /// None while it is being started or ended.
+    control: Option<Control>,
 }
 
 /// The control plane with its HTTP API.
@@ -108,7 +109,7 @@ impl Control {
     }
 
     /// The instance once it has seen the Manager's state.
-    pub(crate) async fn live(&self) -> Option<AutoManager> {
+    async fn live(&self) -> Option<AutoManager> {
         self.supervisor.current().next_live(None).await
     }
 
@@ -134,37 +135,51 @@ impl System {
         let address = manager.address().to_string();
         let url = format!("http://{address}");
         let client = Client::connect(greenroom_sdk::Settings::new([url.as_str()])).await?;
-        let policy = plan.settings.clone().unwrap_or_else(default_settings);
-        let control = Control::start(policy, &address, plan.control).await?;
         let mut system = Self {
             client,
             workers: Vec::new(),
             manager,
-            control,
+            control: None,
         };
-        for number in 1..=plan.workers {
-            match worker::start(&plan, &url, &system.client, number).await {
-                Ok(worker) => system.workers.push(worker),
-                Err(failure) => {
-                    system.stop().await?;
-                    return Err(failure);
-                }
+        match system.populate(&plan, &url, &address).await {
+            Ok(()) => Ok(system),
+            Err(failure) => {
+                system.stop().await?;
+                Err(failure)
             }
         }
-        system.wait_for_nodes().await?;
-        Ok(system)
+    }
+
+    /// Workers first: jobs that are there already are then placed with the whole fleet in view.
+    async fn populate(&mut self, plan: &Plan, url: &str, address: &str) -> Outcome {
+        for number in 1..=plan.workers {
+            let worker = worker::start(plan, url, &self.client, number).await?;
+            self.workers.push(worker);
+        }
+        self.wait_for_nodes().await?;
+        let settings = plan.settings.clone().unwrap_or_else(default_settings);
+        self.control = Some(Control::start(settings, address, plan.control).await?);
+        Ok(())
     }
 
     pub(crate) const fn manager_address(&self) -> SocketAddr {
         self.manager.address()
     }
 
-    pub(crate) const fn control_address(&self) -> SocketAddr {
-        self.control.address()
+    /// Where the control plane's API is served.
+    pub(crate) fn control_address(&self) -> Option<SocketAddr> {
+        self.control.as_ref().map(Control::address)
     }
 
-    pub(crate) const fn control(&self) -> &Control {
-        &self.control
+    /// The control plane's instance, once it has seen the Manager's state.
+    pub(crate) async fn auto(&self) -> Result<AutoManager, Failure> {
+        let ended = || Failure::failed("the control plane ended");
+        self.control
+            .as_ref()
+            .ok_or_else(ended)?
+            .live()
+            .await
+            .ok_or_else(ended)
     }
 
     /// Resolves when the store fails, after which everything must end.
@@ -196,7 +211,9 @@ impl System {
     /// Ends everything in order: the control plane first, so that nothing is placed again, then the
     /// workers, then the Manager, which hears their goodbye.
     pub(crate) async fn stop(self) -> Outcome {
-        self.control.stop().await;
+        if let Some(control) = self.control {
+            control.stop().await;
+        }
         for worker in &self.workers {
             worker.terminate();
         }

@@ -183,11 +183,7 @@ async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {
         Port::open().await?,
         Port::open().await?,
     );
-    let auto = system
-        .control()
-        .live()
-        .await
-        .ok_or_else(|| Failure::failed("the control plane ended"))?;
+    let auto = system.auto().await?;
     let mut callbacks = auto.callbacks();
     let bundle = example(primary.port, backup.port, viewer.port)?;
     let ids: Vec<JobId> = (0..2)
@@ -246,10 +242,9 @@ async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {
     };
     let why = auto
         .explain(&ids[0])
-        .map(|report| report.to_string())
-        .unwrap_or_default();
+        .map(|report| greenroom_console::words::of_report(&report));
     time.tell("re-placed", &format!("primary on {to}"))?;
-    for line in why.lines().skip(1) {
+    for line in why.unwrap_or_default().lines().skip(2) {
         time.tell("why", line.trim())?;
     }
     primary.on_air().await?;

@@ -74,10 +74,14 @@ impl Up {
             .first()
             .map(|worker| worker.runtime.clone())
             .unwrap_or_default();
+        let control = system
+            .control_address()
+            .map(|address| format!("http://{address}"))
+            .unwrap_or_default();
         let told = serde_json::json!({
             "event": "up",
             "manager": format!("http://{}", system.manager_address()),
-            "control": format!("http://{}", system.control_address()),
+            "control": control,
             "workers": system.workers.iter().map(|worker| &worker.node_id).collect::<Vec<_>>(),
             "runtime": runtime,
             "data": self.data,
@@ -91,14 +95,13 @@ impl Up {
         Output { json: self.json }.either(&told, || {
             format!(
                 "Manager        http://{}\n\
-                 control plane  http://{}\n\
+                 control plane  {control}\n\
                  workers        {}, running jobs with {}\n\
                  data           {}\n\
                  at Ctrl-C      {at_end}\n\
                  \n\
                  try            greenroom apply -f examples/primary-backup.yaml --wait",
                 system.manager_address(),
-                system.control_address(),
                 system.workers.len(),
                 words(&runtime),
                 self.data.display(),
