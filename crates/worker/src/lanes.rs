@@ -1,7 +1,8 @@
 //! Carries out the core's acts on the runtime, each instance in a lane of its own.
 //!
-//! Acts of different instances run side by side. Within one, a removal gives up a preparation that is
-//! under way and waits for it, so that nothing is made behind its back.
+//! Lanes run side by side. Within one, acts are done one after the other, in the order given: a stop
+//! never overtakes the start it follows. A removal gives up a preparation that is under way, and
+//! waits for it, so that nothing is made behind its back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(crate) struct Lanes {
 #[derive(Default)]
 struct Lane {
     cancel: CancellationToken,
-    making: Option<JoinHandle<()>>,
+    last: Option<JoinHandle<()>>,
 }
 
 // === impl Lanes ===
@@ -43,63 +44,79 @@ impl Lanes {
 
     pub(crate) fn prepare(&mut self, launch: Launch) {
         let start_id = launch.start_id.clone();
-        let lane = self.lanes.entry(start_id.clone()).or_default();
-        let (runtime, news, cancel) =
-            (self.runtime.clone(), self.news.clone(), lane.cancel.clone());
-        lane.making = Some(tokio::spawn(async move {
+        let cancel = self.lane(&start_id).cancel.clone();
+        self.queue(start_id, async move |start_id, runtime, news| {
             let text = format!("{} services", launch.services.len());
             news.tell(&start_id, stage(Stage::Create, text)).await;
             match runtime.prepare(launch, cancel).await {
                 Ok(()) => news.tell(&start_id, RuntimeEvent::Prepared).await,
                 Err(trouble) => tell_trouble(&news, &start_id, trouble).await,
             }
-        }));
+        });
     }
 
     pub(crate) fn start(&mut self, start_id: StartId) {
-        let (runtime, news) = (self.runtime.clone(), self.news.clone());
-        let lane = self.lanes.entry(start_id.clone()).or_default();
-        lane.making = Some(tokio::spawn(async move {
-            news.tell(&start_id, stage(Stage::Start, String::new()))
-                .await;
+        self.queue(start_id, async |start_id, runtime, news| {
+            let begun = stage(Stage::Start, String::new());
+            news.tell(&start_id, begun).await;
             if let Err(trouble) = runtime.start(&start_id).await {
                 tell_trouble(&news, &start_id, trouble).await;
             }
-        }));
+        });
     }
 
-    pub(crate) fn attach(&self, start_id: StartId) {
-        let runtime = self.runtime.clone();
-        tokio::spawn(async move { runtime.attach(&start_id).await });
+    pub(crate) fn attach(&mut self, start_id: StartId) {
+        self.queue(start_id, async |start_id, runtime, _| {
+            runtime.attach(&start_id).await;
+        });
     }
 
-    pub(crate) fn stop(&self, start_id: StartId, grace: Millis) {
-        let (runtime, news) = (self.runtime.clone(), self.news.clone());
-        tokio::spawn(async move {
-            news.tell(&start_id, stage(Stage::Stop, format!("grace {grace}")))
-                .await;
+    pub(crate) fn stop(&mut self, start_id: StartId, grace: Millis) {
+        self.queue(start_id, async move |start_id, runtime, news| {
+            let begun = stage(Stage::Stop, format!("grace {grace}"));
+            news.tell(&start_id, begun).await;
             runtime.stop(&start_id, grace).await;
         });
     }
 
     pub(crate) fn remove(&mut self, start_id: StartId) {
-        let lane = self.lanes.remove(&start_id).unwrap_or_default();
-        lane.cancel.cancel();
-        let (runtime, news) = (self.runtime.clone(), self.news.clone());
-        tokio::spawn(async move {
-            if let Some(making) = lane.making {
-                let _ = making.await;
-            }
-            news.tell(&start_id, stage(Stage::Down, String::new()))
-                .await;
+        self.lane(&start_id).cancel.cancel();
+        self.queue(start_id.clone(), async |start_id, runtime, news| {
+            let begun = stage(Stage::Down, String::new());
+            news.tell(&start_id, begun).await;
             while let Err(error) = runtime.remove(&start_id).await {
                 tracing::warn!(%start_id, %error, "an instance cannot be removed yet");
-                let text = format!("stuck: {error}");
-                news.tell(&start_id, stage(Stage::Down, text)).await;
+                let stuck = stage(Stage::Down, format!("stuck: {error}"));
+                news.tell(&start_id, stuck).await;
                 tokio::time::sleep(REMOVE_AGAIN).await;
             }
             news.tell(&start_id, RuntimeEvent::Removed).await;
         });
+        // Nothing comes after it.
+        self.lanes.remove(&start_id);
+    }
+
+    fn lane(&mut self, start_id: &StartId) -> &mut Lane {
+        self.lanes.entry(start_id.clone()).or_default()
+    }
+
+    /// Does something when everything before it in the lane is done.
+    fn queue<F>(
+        &mut self,
+        start_id: StartId,
+        act: impl FnOnce(StartId, SharedRuntime, News) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send,
+    {
+        let (runtime, news) = (self.runtime.clone(), self.news.clone());
+        let lane = self.lane(&start_id);
+        let before = lane.last.take();
+        lane.last = Some(tokio::spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            act(start_id, runtime, news).await;
+        }));
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct CallIn {
     turn: usize,
     failures: u32,
     due: Option<Mono>,
+    /// A Manager controls the worker, or it is to stay quiet: an answer then leads to no other call.
+    settled: bool,
     refusal_logged: Option<Mono>,
 }
 
@@ -67,6 +69,7 @@ impl CallIn {
             turn: 0,
             failures: 0,
             due: Some(now),
+            settled: false,
             refusal_logged: None,
         }
     }
@@ -84,7 +87,7 @@ impl CallIn {
         let wait = match answered {
             Answered::Good => {
                 self.failures = 0;
-                self.due = Some(now + DIAL_WITHIN);
+                self.due = (!self.settled).then(|| now + DIAL_WITHIN);
                 return true;
             }
             Answered::Refused => REFUSED_AGAIN,
@@ -95,7 +98,7 @@ impl CallIn {
             }
         };
         self.turn = (self.turn + 1) % self.urls.max(1);
-        self.due = Some(now + wait);
+        self.due = (!self.settled).then(|| now + wait);
         let refused = matches!(answered, Answered::Refused);
         let quiet = self.refusal_logged.is_some_and(|at| now - at < REFUSED_LOG);
         if refused && !quiet {
@@ -106,12 +109,14 @@ impl CallIn {
 
     /// A Manager controls the worker.
     pub(crate) const fn handle_connected(&mut self) {
+        self.settled = true;
         self.due = None;
         self.failures = 0;
     }
 
     /// Nobody controls the worker any more.
     pub(crate) fn handle_alone(&mut self, now: Mono) {
+        self.settled = false;
         self.due = Some(now + STREAM_WITHIN);
     }
 
@@ -122,6 +127,7 @@ impl CallIn {
 
     /// It is to stay and not to call (LOCAL-16).
     pub(crate) const fn handle_parked(&mut self) {
+        self.settled = true;
         self.due = None;
     }
 }
@@ -191,6 +197,9 @@ mod tests {
         call_in.handle_answer(Mono(5), &Answered::Good);
         assert_eq!(due(&call_in), Some((60_005, 0)));
         call_in.handle_connected();
+        assert_eq!(due(&call_in), None);
+        // The dial may come before the answer to the call that led to it.
+        call_in.handle_answer(Mono(10), &Answered::Good);
         assert_eq!(due(&call_in), None);
         call_in.handle_alone(Mono(100_000));
         assert_eq!(due(&call_in), Some((400_000, 0)));

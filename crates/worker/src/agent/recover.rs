@@ -111,7 +111,9 @@ impl Agent {
                 Phase::Prepared => StepRecord::Prepared,
                 Phase::Starting => StepRecord::Starting,
                 Phase::Running => StepRecord::Running,
-                Phase::Stopping { last, grace, told, .. } => StepRecord::Stopping {
+                Phase::Stopping {
+                    last, grace, told, ..
+                } => StepRecord::Stopping {
                     last: last.clone(),
                     grace: *grace,
                     told: *told,

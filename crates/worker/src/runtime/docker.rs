@@ -24,6 +24,7 @@ use bollard::query_parameters::{
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use greenroom_types::inventory::HeldImage;
+use greenroom_types::job::{JobInfoKind, Stage};
 use greenroom_types::node::RejectionCode;
 use greenroom_types::{Millis, StartId};
 use tokio::sync::{mpsc, watch};
@@ -46,6 +47,8 @@ use crate::spec::RuntimeKind;
 const SOCKET_DEFAULT: &str = "unix:///var/run/docker.sock";
 /// The engine answers a request within this many seconds, or counts as away.
 const ANSWER_MAX_S: u64 = 120;
+/// Time between two questions to an engine that does not answer.
+const ENGINE_AGAIN: Duration = Duration::from_secs(1);
 /// Asked whether it is there, it answers within this.
 const PING_MAX: Duration = Duration::from_secs(5);
 
@@ -192,6 +195,12 @@ impl DockerRuntime {
             .begin(&launch.key, &launch.start_id)
             .map_err(broken)?;
         for service in &mut launch.services {
+            let stage = JobInfoKind::Stage {
+                stage: Stage::Build,
+                text: service.image.clone(),
+            };
+            let begun = RuntimeEvent::Info(stage);
+            self.news.tell(&launch.start_id, begun).await;
             let has_check = make_local(&self.docker, &service.image, cancel).await?;
             service.rule.has_health |= has_check;
         }
@@ -310,19 +319,21 @@ impl Runtime for DockerRuntime {
     }
 
     async fn attach(&self, start_id: &StartId) {
-        match self.parts(Some(start_id)).await {
-            Ok(mut found) => {
-                let parts = found.remove(start_id).unwrap_or_default();
-                let resumed = state_of(&parts) == FoundState::Running;
-                let made = parts.into_iter().map(|part| (part.rule, part.id)).collect();
-                self.play(made, start_id, resumed);
+        let mut found = loop {
+            match self.parts(Some(start_id)).await {
+                Ok(found) => break found,
+                // An engine that is away ends nothing (WORK-63).
+                Err(RuntimeError::Away(_)) => tokio::time::sleep(ENGINE_AGAIN).await,
+                Err(error) => {
+                    let broken = RuntimeEvent::Broken(error.to_string());
+                    return self.news.tell(start_id, broken).await;
+                }
             }
-            Err(error) => {
-                self.news
-                    .tell(start_id, RuntimeEvent::Broken(error.to_string()))
-                    .await;
-            }
-        }
+        };
+        let parts = found.remove(start_id).unwrap_or_default();
+        let resumed = state_of(&parts) == FoundState::Running;
+        let made = parts.into_iter().map(|part| (part.rule, part.id)).collect();
+        self.play(made, start_id, resumed);
     }
 
     async fn stop(&self, start_id: &StartId, grace: Millis) {
