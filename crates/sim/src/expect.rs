@@ -16,7 +16,9 @@ use greenroom_types::pool::TierKind;
 use greenroom_types::{NodeId, Wall};
 use serde_json::Value;
 
-use crate::format::expect::{Expect, JobExpect, JobStanding, NodeCount, NodeExpect, NodeStanding};
+use crate::format::expect::{
+    Expect, JobExpect, JobStanding, MigrationExpect, NodeCount, NodeExpect, NodeStanding,
+};
 use crate::format::names::{JobPath, NodeRef};
 use crate::log;
 use crate::world::World;
@@ -86,6 +88,9 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
     }
     if !expect.metrics.is_empty() {
         check_metrics(world, expect, &format!("{path}.metrics"), &mut findings);
+    }
+    if let Some(wanted) = &expect.migration {
+        check_migration(world, wanted, &format!("{path}.migration"), &mut findings);
     }
     if let Some(wanted) = &expect.trace {
         decided::trace(world, wanted, &format!("{path}.trace"), &mut findings);
@@ -468,6 +473,40 @@ fn check_metrics(world: &World, expect: &Expect, path: &str, findings: &mut Find
                     findings.add(&format!("{path}{below}"), expected, found);
                 }
             }
+        }
+    }
+}
+
+fn check_migration(world: &World, wanted: &MigrationExpect, path: &str, findings: &mut Findings) {
+    let found = match world.migration(&wanted.job) {
+        Ok(found) => found,
+        Err(none) => {
+            return findings.add(
+                path,
+                format!("a migration of {}", wanted.job),
+                none.to_string(),
+            );
+        }
+    };
+    let phase = crate::format::code(&found.phase);
+    findings.compare(
+        &format!("{path}.phase"),
+        wanted.phase.clone(),
+        phase,
+        Clone::clone,
+    );
+    let target = found.target_node_id.as_ref();
+    findings.compare_node(
+        world,
+        &format!("{path}.target"),
+        wanted.target.as_ref(),
+        target,
+    );
+    if let Some(reason) = &wanted.abort_reason {
+        let found = found.abort_reason.unwrap_or_else(|| "none".to_owned());
+        if !found.contains(reason) {
+            let expected = format!("a reason with {reason:?}");
+            findings.add(&format!("{path}.abortReason"), expected, found);
         }
     }
 }

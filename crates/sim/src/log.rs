@@ -10,7 +10,8 @@ use greenroom_policy::effect::{PlacementInfo, PlacementKind};
 use greenroom_policy::event::CallFailure;
 use greenroom_types::call::Call;
 use greenroom_types::job::{HistoryKind, JobWithHistory};
-use greenroom_types::stream::StreamEvent;
+use greenroom_types::node::InstanceKey;
+use greenroom_types::stream::{MigrationSignal, StreamEvent};
 use greenroom_types::{JobId, Mono, NodeId};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -214,8 +215,33 @@ fn call_text(call: &Call, names: &Purchases) -> (&'static str, String) {
             "stopBundleJob",
             format!("{bundle_id}/{replica_index}/{job_name}"),
         ),
+        Call::StartPreparedJob { key, node_id } => (
+            "startPreparedJob",
+            format!("{} on {} as {}", job(&key.job_id), node(node_id), key.role),
+        ),
+        Call::NotifyMigrationGetState { key, .. } => ("notifyMigrationGetState", key_text(key)),
+        Call::NotifyMigrationCutoverReady { key, .. } => {
+            ("notifyMigrationCutoverReady", key_text(key))
+        }
+        Call::NotifyMigrationCutoverApply { key, .. } => {
+            ("notifyMigrationCutoverApply", key_text(key))
+        }
+        Call::AbortMigration { job_id, reason, .. } => {
+            ("abortMigration", format!("{}: {reason}", job(job_id)))
+        }
+        Call::SetNodeTags { node_id, tags, .. } => {
+            let pairs: Vec<String> = tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            (
+                "setNodeTags",
+                format!("{} {}", node(node_id), pairs.join(" ")),
+            )
+        }
         other => (other.name(), String::new()),
     }
+}
+
+fn key_text(key: &InstanceKey) -> String {
+    format!("{} as {}", job(&key.job_id), key.role)
 }
 
 fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) {
@@ -293,6 +319,17 @@ fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) 
             "jobPrepared",
             format!("{} on {}", job(&key.job_id), node(node_id)),
         ),
+        StreamEvent::Migration { key, signal, .. } => {
+            let word = match signal {
+                MigrationSignal::State(_) => "state",
+                MigrationSignal::Refused(_) => "refused",
+                MigrationSignal::TargetReady(_) => "targetReady",
+                MigrationSignal::SourceStoppedOutput(_) => "sourceStoppedOutput",
+                MigrationSignal::TargetApplied(_) => "targetApplied",
+                MigrationSignal::Aborted { .. } => "aborted",
+            };
+            ("migration", format!("{word} from {}", key_text(key)))
+        }
         other => ("other", code(other)),
     }
 }
@@ -336,6 +373,19 @@ fn callback_text(callback: &Callback, names: &Purchases) -> Option<String> {
             format!("onBundleBroken {bundle_id}: {reason}")
         }
         Callback::OnPlacementDecision(info) => decision_text(info, names),
+        Callback::OnMigrationPhase(state) => {
+            let at = state.target_node_id.as_ref().map(|id| names.name(id));
+            let to = at.map_or_else(String::new, |node| format!(" to {node}"));
+            let from = names.name(&state.source_node_id);
+            let who = job(&state.source_job_id);
+            format!("migration of {who} from {from}{to}: {}", code(&state.phase))
+        }
+        Callback::OnMigrationAborted { reason, .. } => format!("onMigrationAborted: {reason}"),
+        Callback::OnSpareUnderflow {
+            pool,
+            current,
+            target,
+        } => format!("onSpareUnderflow {pool}: {current} of {target}"),
         Callback::OnResilienceDegraded {
             job_id, violated, ..
         } => format!("onResilienceDegraded {} {}", job(job_id), code(violated)),

@@ -28,17 +28,13 @@ pub(crate) const CALLS: Names = Names {
         "createOciNode",
         "terminateNode",
         "setNodeTags",
-    ],
-    later: &[
-        "createJob",
-        "deleteJob",
         "startPreparedJob",
-        "prefetchImages",
         "notifyMigrationGetState",
         "notifyMigrationCutoverReady",
         "notifyMigrationCutoverApply",
         "abortMigration",
     ],
+    later: &["createJob", "deleteJob", "prefetchImages"],
 };
 
 /// Callbacks.
@@ -67,13 +63,9 @@ pub(crate) const CALLBACKS: Names = Names {
         "onPlacementFailed",
         "onResilienceDegraded",
         "onSpareUnderflow",
-    ],
-    later: &[
-        "onImagesPrefetched",
         "onMigrationPhase",
         "onMigrationCompleted",
         "onMigrationAborted",
-        "onDrainProgress",
-        "onNodeInterrupted",
     ],
+    later: &["onImagesPrefetched", "onDrainProgress", "onNodeInterrupted"],
 };

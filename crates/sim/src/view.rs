@@ -1,8 +1,8 @@
 //! Calls and callbacks as a scenario sees them: a name, and fields by the names of the specification.
 //!
-//! The serialised form is taken as it is, but for three things that differ between the two: fields of
-//! variants are in snake case, an instance key is an object of its own where the specification lists
-//! job and role, and a call with one argument has no name for it.
+//! The serialised form is taken as it is, but for what differs between the two: fields of variants are
+//! in snake case, an instance key is an object of its own where the specification lists job and role, a
+//! call with one argument has no name for it, and payloads are bytes.
 
 use greenroom_policy::Callback;
 use greenroom_types::call::Call;
@@ -64,12 +64,22 @@ fn fields(value: Value) -> Value {
     for (key, value) in fields {
         match (key.as_str(), value) {
             ("key", Value::Object(key)) => out.extend(key),
+            ("payload", Value::Array(bytes)) => {
+                out.insert("payload".to_owned(), text(&bytes));
+            }
             (key, value) => {
                 out.insert(camel(key), value);
             }
         }
     }
     Value::Object(out)
+}
+
+/// A payload as the text that a scenario gave for it.
+fn text(bytes: &[Value]) -> Value {
+    let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
+    let bytes: Vec<u8> = bytes.iter().filter_map(byte).collect();
+    Value::String(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn camel(key: &str) -> String {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_policy::migration::Strategy;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::node::{InterruptionKind, NodeStoppingReason};
 use greenroom_types::{BundleId, JobName, Role, TemplateName, TierName};
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
 use super::fleet::{InventoryChange, NodeSpec};
@@ -77,7 +78,7 @@ pub enum Action {
         job: JobPath,
         /// How.
         #[serde(default)]
-        strategy: Option<String>,
+        strategy: Option<Strategy>,
         /// Where to.
         #[serde(default)]
         target: Option<NodeRef>,
@@ -282,7 +283,7 @@ pub enum When {
 }
 
 /// A side of a migration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Side {
     /// Where the job was.
@@ -427,8 +428,6 @@ impl Action {
         match self {
             Self::Drain { .. } => Some("drainNode"),
             Self::Interrupt { .. } | Self::Notice { .. } => Some("handleNodeInterruption"),
-            Self::Migrate { .. } | Self::Signal { .. } => Some("migrateJob"),
-            Self::AbortMigration { .. } => Some("abortMigration"),
             Self::ImagePulled { .. } => Some("prefetchImages"),
             _ => None,
         }

@@ -311,9 +311,6 @@ impl Expect {
         if self.drain.is_some() {
             return Some(("drain", "drainStatus"));
         }
-        if self.migration.is_some() {
-            return Some(("migration", "migrationForJob"));
-        }
         None
     }
 }

@@ -143,6 +143,9 @@ fn every_action_of_the_format_is_read() {
         "terminate: '@tier/p/t/1'",
         "updateHotSpares: [{pool: p, targetCount: 1}]",
         "updateHotSpareNode: {node: n1, warmFor: [t], reservedFor: [t], exclusive: true}",
+        "migrate: {job: a/0/e, strategy: handover, target: n1, overrideReservation: true}",
+        "abortMigration: {job: a/0/e, reason: x}",
+        "signal: {job: a/0/e, side: source, kind: state, payload: x}",
         "setTemplateImages: {t: [x]}",
         "dryRun: a/0/e",
         "dryRun: {bundle: a, replica: 1}",
@@ -178,11 +181,8 @@ fn every_action_of_the_format_is_read() {
     let later = [
         "drain: {node: n1, timeout: 10m, force: true, strategy: overlap}",
         "interrupt: {node: n1, kind: spot-interruption, deadline: +2m}",
-        "migrate: {job: a/0/e, strategy: handover, target: n1, overrideReservation: true}",
-        "abortMigration: {job: a/0/e, reason: x}",
         "notice: {node: n1, kind: rebalance, deadline: +2m}",
         "imagePulled: {node: n1, ref: x, ok: false}",
-        "signal: {job: a/0/e, side: source, kind: state, payload: x}",
     ];
     for action in later {
         let told = fault(&with_steps(&format!("  - at: 5s\n    {action}\n")));
@@ -221,6 +221,7 @@ fn every_expectation_of_the_format_is_read() {
         "dryRun: {kind: place, node: n1, tier: t, instanceType: x}",
         "admission: {kind: ok, unplaceable: [a/0/e], errors: [], warnings: []}",
         "pending: {a/0/e: +5m}",
+        "migration: {job: a/0/e, phase: done, target: n1, abortReason: x}",
         "spares: {pool: p, live: 1, pending: 0, target: 1}",
         "bundle: {id: a, broken: true}",
         "invariants: ok",
@@ -234,12 +235,8 @@ fn every_expectation_of_the_format_is_read() {
             "drain",
             "drain: {node: n1, phase: done, jobs: {a/0/e: migrated}}",
         ),
-        (
-            "migration",
-            "migration: {job: a/0/e, phase: done, target: n1, abortReason: x}",
-        ),
-        ("calls[0]", "calls: [{startPreparedJob: {}}]"),
-        ("callbacks[0]", "callbacks: [{onMigrationPhase: {}}]"),
+        ("calls[0]", "calls: [{prefetchImages: {}}]"),
+        ("callbacks[0]", "callbacks: [{onImagesPrefetched: {}}]"),
     ] {
         let told = fault(&with_steps(&format!("  - expect: {{{expect}}}\n")));
         assert!(told.contains(&format!("steps[0].expect.{key}: ")), "{told}");

@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use greenroom_ledger::{Finding, Link, Report};
 use greenroom_policy::event::ApiResult;
 use greenroom_policy::getters::{Admission, DryRun};
+use greenroom_policy::migration::{MigrateOptions, MigrationState};
 use greenroom_policy::spare::HotSpareChanges;
 use greenroom_policy::{ApiCall, ApiId, Event};
 use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
+use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{JobId, NodeId, Role, StartId};
 
 use super::worker::RunPhase;
 use super::{Stuck, World};
 use crate::format::Step;
-use crate::format::action::Action;
+use crate::format::action::{Action, Side, SignalKind};
 use crate::format::fleet::InventoryChange;
 use crate::format::names::{JobPath, NodeRef};
 
@@ -129,6 +131,23 @@ impl World {
                 });
                 return Ok(Some(calls.collect()));
             }
+            Action::Migrate {
+                job,
+                strategy,
+                target,
+                override_reservation,
+            } => ApiCall::MigrateJob {
+                job_id: job.job_id(),
+                options: MigrateOptions {
+                    strategy: strategy.unwrap_or_default(),
+                    target_node_id: target.as_ref().map(|node| self.node(node)).transpose()?,
+                    override_reservation: *override_reservation,
+                },
+            },
+            Action::AbortMigration { job, reason } => ApiCall::AbortMigration {
+                migration_id: self.migration(job)?.migration_id,
+                reason: reason.clone(),
+            },
             Action::UpdateHotSpares(list) => ApiCall::UpdateHotSpareSpecs {
                 hot_spares: serde_json::Value::Array(list.clone()),
             },
@@ -210,6 +229,12 @@ impl World {
                 Ok(())
             }
             Action::Duplicate(job) => self.repeat(&job.job_id()),
+            Action::Signal {
+                job,
+                side,
+                kind,
+                payload,
+            } => self.signal(job, *side, *kind, payload),
             Action::CreateFails {
                 tier,
                 next,
@@ -445,9 +470,13 @@ fn replace<T>(old: &mut T, new: Option<T>) {
 // === impl World: jobs ===
 
 impl World {
-    /// Where a job's instance is, and which one: the live one of its slot, or of a migration role.
+    /// Where a job's instance is, and which one: in a migration that of the binding.
     fn live(&self, job: &JobPath) -> Result<(NodeId, StartId), Stuck> {
         let job_id = job.job_id();
+        let bound = self
+            .policy
+            .as_ref()
+            .and_then(|policy| policy.node_for_job(&job_id));
         let none = || Stuck(format!("{job} has no instance at a worker now"));
         let record = self
             .ledger
@@ -463,8 +492,50 @@ impl World {
                     .is_some_and(|run| !matches!(run.phase, RunPhase::Stopping | RunPhase::Remains))
             })
             .map(|instance| (instance.node_id.clone(), instance.start_id.clone()))
-            .next_back()
+            .max_by_key(|(node_id, _)| bound == Some(node_id))
             .ok_or_else(none)
+    }
+
+    /// The latest migration of a job.
+    pub(crate) fn migration(&self, job: &JobPath) -> Result<MigrationState, Stuck> {
+        let job_id = job.job_id();
+        self.policy
+            .as_ref()
+            .and_then(|policy| {
+                let mut all = policy.migrations();
+                all.retain(|migration| migration.source_job_id == job_id);
+                all.pop()
+            })
+            .ok_or_else(|| Stuck(format!("{job} was never migrated")))
+    }
+
+    /// A side of a migration speaks, whether or not it was asked.
+    fn signal(&mut self, job: &JobPath, side: Side, kind: SignalKind, payload: &str) -> Deed {
+        let migration = self.migration(job)?;
+        let (role, node_id) = match side {
+            Side::Source => (migration.source_role, Some(migration.source_node_id)),
+            Side::Target => (migration.target_role, migration.target_node_id),
+        };
+        let node_id = node_id.ok_or_else(|| Stuck(format!("{job} has no target yet")))?;
+        let bytes = payload.as_bytes().to_vec();
+        let signal = match kind {
+            SignalKind::State => MigrationSignal::State(bytes),
+            SignalKind::Refuse => MigrationSignal::Refused(payload.to_owned()),
+            SignalKind::Ready => MigrationSignal::TargetReady(bytes),
+            SignalKind::StoppedOutput => MigrationSignal::SourceStoppedOutput(bytes),
+            SignalKind::Applied => MigrationSignal::TargetApplied(bytes),
+            SignalKind::Aborted => MigrationSignal::Aborted {
+                side: crate::format::code(&side),
+                reason: payload.to_owned(),
+            },
+        };
+        let report = Report::Migration {
+            key: InstanceKey::new(job.job_id(), role),
+            migration_id: migration.migration_id,
+            signal,
+        };
+        self.report(&node_id, report);
+        Ok(())
     }
 
     fn rejects(

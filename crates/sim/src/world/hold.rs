@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_types::{JobId, NodeId, StartId};
+use greenroom_types::stream::MigrationSignal;
+use greenroom_types::{JobId, MigrationId, NodeId, StartId};
 
 use super::World;
 use crate::format::action::HoldKind;
@@ -25,6 +26,8 @@ pub(crate) enum Pending {
     Running(NodeId, StartId),
     /// An instance and its remains are gone.
     Gone(NodeId, StartId),
+    /// An instance speaks in a migration.
+    Signal(NodeId, StartId, MigrationId, MigrationSignal),
     /// A terminated machine is gone.
     MachineGone(NodeId),
     /// A worker that was told to end has ended.
@@ -63,6 +66,7 @@ impl Pending {
             Self::Prepared(..) => Some(HoldKind::Prepared),
             Self::Running(..) => Some(HoldKind::JobRunning),
             Self::Gone(..) => Some(HoldKind::JobStopped),
+            Self::Signal(..) => Some(HoldKind::MigrationSignals),
             Self::MachineGone(_) | Self::WorkerEnds(_) | Self::Silence(..) => None,
         }
     }
@@ -76,6 +80,7 @@ impl Pending {
             | Self::Prepared(node_id, _)
             | Self::Running(node_id, _)
             | Self::Gone(node_id, _)
+            | Self::Signal(node_id, ..)
             | Self::MachineGone(node_id)
             | Self::WorkerEnds(node_id)
             | Self::Silence(node_id, _) => node_id,
@@ -84,9 +89,10 @@ impl Pending {
 
     const fn start_id(&self) -> Option<&StartId> {
         match self {
-            Self::Prepared(_, start_id) | Self::Running(_, start_id) | Self::Gone(_, start_id) => {
-                Some(start_id)
-            }
+            Self::Prepared(_, start_id)
+            | Self::Running(_, start_id)
+            | Self::Gone(_, start_id)
+            | Self::Signal(_, start_id, ..) => Some(start_id),
             _ => None,
         }
     }
@@ -174,6 +180,9 @@ impl World {
             Pending::Prepared(node_id, start_id) => self.is_prepared(&node_id, &start_id),
             Pending::Running(node_id, start_id) => self.runs(&node_id, &start_id),
             Pending::Gone(node_id, start_id) => self.is_gone(&node_id, &start_id),
+            Pending::Signal(node_id, start_id, migration_id, signal) => {
+                self.speaks(&node_id, &start_id, migration_id, signal);
+            }
             Pending::MachineGone(node_id) => self.machine_gone(&node_id),
             Pending::WorkerEnds(node_id) => self.worker_ends(&node_id),
             Pending::Silence(node_id, cut) => self.silence(&node_id, cut),

@@ -82,6 +82,10 @@ impl World {
             Call::CreateBundle(bundle) | Call::UpdateBundle { bundle, .. } => with_services(bundle),
             _ => {}
         }
+        if let Some((outcome, orders)) = self.ledger.relay(&call) {
+            self.orders.extend(orders);
+            return (outcome, Vec::new());
+        }
         let fresh = Fresh {
             id: self.seed.hex(),
             token: format!("grt_{}", self.seed.hex()),

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_ledger::{Report, WorkerJob, WorkerOrder};
+use greenroom_ledger::{MigrationStep, Report, WorkerJob, WorkerOrder};
 use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::call::InstanceRef;
 use greenroom_types::inventory::{AssignedJob, Capability, Gpu, HeldImage, NodeInventory};
 use greenroom_types::node::{InstanceState, RejectionCode};
-use greenroom_types::{Millis, NodeId, StartId};
+use greenroom_types::stream::MigrationSignal;
+use greenroom_types::{MigrationId, Millis, NodeId, StartId};
 
 use super::World;
 use super::hold::Pending;
@@ -240,9 +241,13 @@ impl World {
             }
             WorkerOrder::Stop { instance, .. } => self.stop(node_id, instance),
             WorkerOrder::Shutdown { .. } => self.shut_down(node_id),
+            WorkerOrder::Migration {
+                instance,
+                migration_id,
+                step,
+            } => self.answer_step(node_id, instance.start_id, migration_id, &step),
             WorkerOrder::PrefetchImages { .. }
             | WorkerOrder::UpdateJob(_)
-            | WorkerOrder::Migration { .. }
             | WorkerOrder::ReportAck { .. }
             | WorkerOrder::Tags(_) => {}
         }
@@ -399,6 +404,7 @@ impl World {
             let ports = Default::default();
             self.report(node_id, Report::Started { instance, ports });
             self.inventory_follows(node_id);
+            self.gets_ready(node_id, start_id);
         }
     }
 
@@ -486,6 +492,68 @@ impl World {
             let start_id = order.instance.start_id.clone();
             let phase = RunPhase::Running;
             worker.runs.insert(start_id, Run { order, phase });
+        }
+    }
+
+    /// A running target that can be handed over to says when it is ready.
+    fn gets_ready(&mut self, node_id: &NodeId, start_id: &StartId) {
+        let migration = self.run(node_id, start_id).and_then(|run| {
+            let order = &run.order;
+            order.migration_id.clone().filter(|_| order.job.handover)
+        });
+        if let Some(migration_id) = migration {
+            let delay = Millis(self.spec.migration.ready.0);
+            let signal = MigrationSignal::TargetReady(b"ready".to_vec());
+            let (node_id, start_id) = (node_id.clone(), start_id.clone());
+            let due = Pending::Signal(node_id, start_id, migration_id, signal);
+            self.after(delay, due);
+        }
+    }
+
+    /// What a job says to a step of a migration. An abort is obeyed without a word.
+    fn answer_step(
+        &mut self,
+        node_id: &NodeId,
+        start_id: StartId,
+        migration_id: MigrationId,
+        step: &MigrationStep,
+    ) {
+        let times = self.spec.migration;
+        let (delay, signal) = match step {
+            MigrationStep::GetState => (times.state, MigrationSignal::State(b"state".to_vec())),
+            MigrationStep::CutoverReady(_) => (
+                times.stop_output,
+                MigrationSignal::SourceStoppedOutput(b"stopped".to_vec()),
+            ),
+            MigrationStep::CutoverApply(_) => {
+                let applied = MigrationSignal::TargetApplied(b"applied".to_vec());
+                (times.apply, applied)
+            }
+            MigrationStep::Abort(_) => return,
+        };
+        let due = Pending::Signal(node_id.clone(), start_id, migration_id, signal);
+        self.after(Millis(delay.0), due);
+    }
+
+    /// A running instance speaks; one that is gone does not.
+    pub(super) fn speaks(
+        &mut self,
+        node_id: &NodeId,
+        start_id: &StartId,
+        migration_id: MigrationId,
+        signal: MigrationSignal,
+    ) {
+        let speaker = self
+            .run(node_id, start_id)
+            .filter(|run| run.phase.takes_room());
+        if let Some(run) = speaker {
+            let key = run.order.instance.key.clone();
+            let report = Report::Migration {
+                key,
+                migration_id,
+                signal,
+            };
+            self.report(node_id, report);
         }
     }
 }
