@@ -331,7 +331,7 @@ mod tests {
         );
     }
 
-    // spec: WORK-42
+    // spec: WORK-33
     #[test]
     fn a_leased_job_is_rejected_while_there_is_no_guard() {
         let spec = StartSpec {

@@ -327,7 +327,6 @@ async fn a_killed_worker_takes_its_jobs_on_again() {
     wait_gone(second);
 }
 
-// spec: WORK-61
 #[tokio::test]
 async fn a_killed_supervisor_leaves_nothing_running() {
     let mut scene = scene().await;
