@@ -16,8 +16,9 @@ use greenroom_types::pool::LaunchMode;
 use greenroom_types::{Role, Tags, Wall};
 use serde::{Deserialize, Serialize};
 
-use crate::drain::{DrainState, NodeInterruption};
+use crate::drain::DrainState;
 use crate::event::{ApiId, ApiResult, CallId, ConnectionState};
+use crate::interrupt::NodeInterruption;
 use crate::migration::MigrationState;
 
 /// One thing to be done by the driver.

@@ -11,11 +11,12 @@ use greenroom_types::{BundleId, JobId, NodeId, Now, PoolName, TierName};
 
 use crate::bundle::BundleRecord;
 use crate::calls::Calls;
-use crate::drain::{Drain, Notice};
+use crate::drain::Drain;
 use crate::effect::{Callback, Effect, Effects, ErrorInfo};
 use crate::event::{ApiCall, ApiId, CallId, ConnectionState, Event};
 use crate::hydration::Snapshot;
 use crate::ids::IdSource;
+use crate::interrupt::Notice;
 use crate::job::JobRecord;
 use crate::metrics::Counters;
 use crate::migration::Migrations;

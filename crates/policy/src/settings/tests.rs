@@ -1,3 +1,5 @@
+//! The rules of CONF, one by one: what is refused, with which code, at which path.
+
 use super::*;
 use greenroom_types::pool::TierKind;
 use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! The policy core against a hand-driven Manager: each test is a situation of docs/spec/policy.md,
 //! told in events and answered in calls and callbacks.
 
+mod brief;
 mod ceiling;
 mod drain;
 mod health;
@@ -8,6 +9,7 @@ mod hydration;
 mod launch;
 mod lifecycle;
 mod migration;
+mod migration_loss;
 mod node_loss;
 mod placement;
 mod provision;

@@ -9,20 +9,20 @@ use greenroom_types::stream::{MigrationSignal, StreamEvent};
 use greenroom_types::{JobId, MigrationId, Role, StartId};
 use serde_json::json;
 
-use crate::world::{World, bundle, cloud, fixed, job, needing, refused, sized};
+use crate::world::{World, bundle, fixed, job, needing, refused, sized};
 
 const SECOND: u64 = 1_000;
 
 /// The world with a migration in it.
-struct Move {
-    w: World,
-    id: MigrationId,
-    caller: ApiId,
-    source: StartId,
-    target: Option<StartId>,
+pub(crate) struct Move {
+    pub(crate) w: World,
+    pub(crate) id: MigrationId,
+    pub(crate) caller: ApiId,
+    pub(crate) source: StartId,
+    pub(crate) target: Option<StartId>,
 }
 
-fn running_on_n(policy: &str) -> World {
+pub(crate) fn running_on_n(policy: &str) -> World {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
     let spec = json!({"jobName": "e", "handover": true,
         "requirements": {"requiredCapacity": 1, "onRuntimeFailure": policy}});
@@ -35,7 +35,7 @@ fn running_on_n(policy: &str) -> World {
 }
 
 impl Move {
-    fn begin(mut w: World, strategy: Strategy) -> Self {
+    pub(crate) fn begin(mut w: World, strategy: Strategy) -> Self {
         let (_, source) = w.last_start("a.0.e");
         let options = MigrateOptions {
             strategy,
@@ -63,22 +63,22 @@ impl Move {
         this
     }
 
-    fn of(strategy: Strategy) -> Self {
+    pub(crate) fn of(strategy: Strategy) -> Self {
         Self::begin(running_on_n("preferSpare"), strategy)
     }
 
-    fn note_target(&mut self) {
+    pub(crate) fn note_target(&mut self) {
         let (at, start) = self.w.last_start("a.0.e");
         if at.role.is_migration_target() {
             self.target = Some(start);
         }
     }
 
-    fn state(&self) -> MigrationPhase {
+    pub(crate) fn state(&self) -> MigrationPhase {
         self.w.policy.migration_by_id(&self.id).unwrap().phase
     }
 
-    fn target_role(&self) -> Role {
+    pub(crate) fn target_role(&self) -> Role {
         self.w
             .policy
             .migration_by_id(&self.id)
@@ -87,7 +87,7 @@ impl Move {
             .clone()
     }
 
-    fn prepared(&mut self) {
+    pub(crate) fn prepared(&mut self) {
         let role = self.target_role();
         let at = self.w.place_of(role.as_str(), "m");
         self.w
@@ -100,14 +100,14 @@ impl Move {
         self.w.tell("a.0.e");
     }
 
-    fn target_runs(&mut self) {
+    pub(crate) fn target_runs(&mut self) {
         let role = self.target_role();
         let start = self.target.clone().unwrap();
         self.w.run_of("a.0.e", role.as_str(), "m", &start);
         self.w.tell("a.0.e");
     }
 
-    fn source_stopped(&mut self) {
+    pub(crate) fn source_stopped(&mut self) {
         let at = self.w.place_of("primary", "n");
         let kind = HistoryKind::Stopping {
             at: at.clone(),
@@ -121,7 +121,7 @@ impl Move {
         self.w.tell("a.0.e");
     }
 
-    fn signal(&mut self, from: &str, signal: MigrationSignal) {
+    pub(crate) fn signal(&mut self, from: &str, signal: MigrationSignal) {
         let role = if from == "target" {
             self.target_role()
         } else {
@@ -135,7 +135,7 @@ impl Move {
     }
 
     /// A handover up to this phase.
-    fn handover(to: MigrationPhase) -> Self {
+    pub(crate) fn handover(to: MigrationPhase) -> Self {
         let mut m = Self::of(Strategy::Handover);
         if to == MigrationPhase::Proposing {
             return m;
@@ -161,16 +161,16 @@ impl Move {
         m
     }
 
-    fn ready(mut self) -> Self {
+    pub(crate) fn ready(mut self) -> Self {
         self.w.took();
         self
     }
 
-    fn restarts(&self) -> usize {
+    pub(crate) fn restarts(&self) -> usize {
         self.w.restarts("a.0.e")
     }
 
-    fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let state = self.w.policy.migration_by_id(&self.id).unwrap();
         state.abort_reason.clone().unwrap_or_default()
     }
@@ -417,266 +417,6 @@ fn a_first_call_that_is_refused_leaves_the_source_alone() {
     assert_eq!(m.w.metrics().placements_dispatch_failed, 1);
 }
 
-// spec: HARD-69, MIGR-25, MIGR-35
-#[test]
-fn the_source_dies_while_the_targets_node_boots() {
-    let mut w = World::with(cloud(), &[]);
-    w.tag("n", "t1", "x", "y");
-    w.joins("n", 4.0);
-    w.submit(bundle("a", json!([sized("e", 4.0)])));
-    w.runs("a.0.e");
-    w.at(10_000);
-    let m = Move::begin(w, Strategy::StopThenStart);
-    let mut m = m.ready();
-    m.w.stopping("n");
-    let moves = m.w.moves();
-    assert_eq!(
-        moves[..3],
-        [
-            "onNodeStopping n",
-            "onMigrationPhase aborted",
-            "call abortMigration a.0.e primary@"
-        ]
-    );
-    assert_eq!(
-        m.w.node_of("a.0.e").unwrap(),
-        "@1",
-        "that very node will do"
-    );
-    assert_eq!(m.restarts(), 1);
-    m.w.joins("@1", 4.0);
-    assert_eq!(m.w.calls(), ["start a.0.e primary on @1"]);
-}
-
-// spec: HARD-70, HARD-71, MIGR-25, DEC-29
-#[test]
-fn the_source_dies_with_the_targets_start_under_way() {
-    for policy in ["preferSpare", "drop"] {
-        let mut m = Move::begin(running_on_n(policy), Strategy::StopThenStart).ready();
-        m.w.stopping("n");
-        assert_eq!(m.w.moves(), ["onNodeStopping n"], "no recovery");
-        m.prepared();
-        assert_eq!(
-            m.w.moves(),
-            [
-                "call startPrepared a.0.e/primary@ on m",
-                "onMigrationPhase startingTarget"
-            ]
-        );
-        m.target_runs();
-        assert_eq!(
-            m.w.moves(),
-            ["onMigrationPhase done", "onMigrationCompleted"]
-        );
-        assert_eq!(m.w.node_of("a.0.e").unwrap(), "m");
-        assert_eq!(m.restarts(), 0, "{policy}");
-    }
-    let mut m = Move::of(Strategy::StopThenStart).ready();
-    m.w.stopping("n");
-    m.w.at(130 * SECOND);
-    assert_eq!(m.reason(), "timeout: launching");
-    assert_eq!(m.restarts(), 1);
-    assert_eq!(m.w.calls(), ["start a.0.e primary on m"]);
-}
-
-// spec: HARD-72, MIGR-23, MIGR-29
-#[test]
-fn the_target_dies_before_the_point_of_no_return() {
-    let mut m = Move::of(Strategy::StopThenStart).ready();
-    m.w.stopping("m");
-    assert_eq!(
-        m.w.moves()[1..],
-        [
-            "onMigrationPhase aborted",
-            "call abortMigration a.0.e primary@",
-            "call stop a.0.e/primary@ on m",
-            "onMigrationAborted the node of the target is gone"
-        ]
-    );
-    assert_eq!(m.w.node_of("a.0.e").unwrap(), "n");
-    assert_eq!(m.restarts(), 0);
-}
-
-// spec: HARD-73, MIGR-28
-#[test]
-fn the_sources_loss_confirms_its_stop() {
-    let mut m = Move::of(Strategy::StopThenStart);
-    m.prepared();
-    m.w.took();
-    m.w.stopping("n");
-    assert_eq!(
-        m.w.moves()[1..],
-        [
-            "call startPrepared a.0.e/primary@ on m",
-            "onMigrationPhase startingTarget"
-        ]
-    );
-    m.target_runs();
-    assert_eq!(m.state(), MigrationPhase::Done);
-    assert_eq!(m.restarts(), 0);
-}
-
-// spec: HARD-74, HARD-76, MIGR-24
-#[test]
-fn the_target_dies_past_the_point_of_no_return() {
-    for starting in [false, true] {
-        let mut m = Move::of(Strategy::StopThenStart);
-        m.prepared();
-        if starting {
-            m.source_stopped();
-        }
-        m.w.joins("o", 4.0);
-        m.w.took();
-        m.w.stopping("m");
-        let moves = m.w.moves();
-        assert_eq!(
-            moves[1..4],
-            [
-                "onMigrationPhase aborted",
-                "onMigrationAborted the node of the target is gone",
-                "onError migrationLost"
-            ]
-        );
-        assert_eq!(moves.len(), 5, "one recovery: {moves:?}");
-        assert_eq!(m.restarts(), 1);
-        if !starting {
-            m.source_stopped();
-            assert!(m.w.calls().is_empty(), "the late stop triggers nothing");
-        }
-        assert_eq!(m.restarts(), 1);
-    }
-}
-
-// spec: HARD-75, MIGR-18
-#[test]
-fn a_stop_that_is_not_reported_leads_forward() {
-    let mut m = Move::of(Strategy::StopThenStart);
-    m.prepared();
-    m.w.took();
-    m.w.at(40 * SECOND);
-    assert_eq!(
-        m.w.moves(),
-        [
-            "onError migrationTimeout",
-            "call startPrepared a.0.e/primary@ on m",
-            "onMigrationPhase startingTarget"
-        ]
-    );
-    m.target_runs();
-    m.w.took();
-    m.w.tell("a.0.e");
-    assert_eq!(m.w.node_of("a.0.e").unwrap(), "m");
-    m.w.at(50 * SECOND - 1);
-    assert_eq!(
-        m.w.calls(),
-        ["stop a.0.e/primary on n"; 2],
-        "the source is a stray"
-    );
-}
-
-// spec: HARD-77, HARD-78
-#[test]
-fn losses_during_an_overlap() {
-    let mut m = Move::of(Strategy::Overlap).ready();
-    m.w.stopping("n");
-    assert!(m.w.calls().is_empty(), "no third instance");
-    m.target_runs();
-    assert_eq!(m.state(), MigrationPhase::Done);
-    assert_eq!(m.restarts(), 0);
-
-    let mut m = Move::of(Strategy::Overlap);
-    m.w.stopping("m");
-    assert_eq!(m.state(), MigrationPhase::Aborted);
-    assert_eq!(m.w.node_of("a.0.e").unwrap(), "n");
-
-    let mut m = Move::of(Strategy::Overlap);
-    m.target_runs();
-    m.w.stopping("n");
-    assert_eq!(m.state(), MigrationPhase::Done);
-
-    let mut m = Move::of(Strategy::Overlap);
-    m.target_runs();
-    m.w.stopping("m");
-    assert_eq!(m.state(), MigrationPhase::Aborted);
-    assert_eq!(m.restarts(), 1);
-}
-
-// spec: HARD-79, HARD-80, HARD-81, MIGR-26, MIGR-36
-#[test]
-fn losses_before_the_cut_over_lead_back() {
-    use MigrationPhase::{AwaitingSourceStop, AwaitingTargetReady, Launching, Proposing};
-    for phase in [
-        Proposing,
-        Launching,
-        AwaitingTargetReady,
-        AwaitingSourceStop,
-    ] {
-        let mut m = Move::handover(phase).ready();
-        assert_eq!(m.state(), phase);
-        m.w.stopping("n");
-        assert_eq!(m.state(), MigrationPhase::Aborted, "{phase:?}");
-        assert_eq!(m.restarts(), 1, "{phase:?}");
-        let stops =
-            m.w.calls()
-                .iter()
-                .filter(|c| c.starts_with("stop a.0.e/primary@"))
-                .count();
-        assert_eq!(stops, usize::from(phase != Proposing));
-        if phase == Proposing {
-            assert!(m.w.results[&m.caller].is_err());
-        } else {
-            let mut m = Move::handover(phase);
-            m.w.stopping("m");
-            assert_eq!(m.state(), MigrationPhase::Aborted);
-            assert_eq!(m.w.node_of("a.0.e").unwrap(), "n");
-            assert_eq!(m.restarts(), 0);
-        }
-    }
-    let mut m = Move::handover(Proposing);
-    m.signal("source", MigrationSignal::Refused("busy".into()));
-    assert_eq!(m.w.results[&m.caller].as_ref().unwrap_err().code(), "busy");
-    assert_eq!(
-        m.w.metrics().placements_attempted,
-        1,
-        "no target was placed"
-    );
-}
-
-// spec: HARD-82, HARD-83
-#[test]
-fn in_applying_the_target_goes_on_alone() {
-    let mut m = Move::handover(MigrationPhase::Applying).ready();
-    m.w.stopping("n");
-    assert_eq!(m.w.moves(), ["onNodeStopping n"]);
-    m.signal("target", MigrationSignal::TargetApplied(vec![]));
-    assert_eq!(
-        m.w.moves(),
-        ["onMigrationPhase done", "onMigrationCompleted"]
-    );
-    assert_eq!(m.restarts(), 0);
-
-    let mut m = Move::handover(MigrationPhase::Applying);
-    m.w.stopping("m");
-    assert_eq!((m.state(), m.restarts()), (MigrationPhase::Aborted, 0));
-
-    let mut m = Move::handover(MigrationPhase::Applying);
-    m.w.at(20 * SECOND);
-    assert_eq!(m.reason(), "timeout: applying");
-    assert_eq!(m.restarts(), 0);
-
-    let mut m = Move::handover(MigrationPhase::Applying);
-    m.w.stopping("n");
-    m.w.at(20 * SECOND);
-    assert_eq!(m.restarts(), 1, "no stop point was taken up");
-
-    let mut m = Move::handover(MigrationPhase::StoppingSource);
-    m.w.stopping("m");
-    assert_eq!(m.restarts(), 1);
-    let mut m = Move::handover(MigrationPhase::StoppingSource);
-    m.w.stopping("n");
-    assert_eq!((m.state(), m.restarts()), (MigrationPhase::Done, 0));
-}
-
 // spec: HARD-84, MIGR-20, MIGR-30
 #[test]
 fn there_is_no_way_back_once_the_source_was_told_to_stop() {
@@ -770,18 +510,6 @@ fn a_rejected_target_is_no_rejection_of_the_source() {
         assert_eq!(m.w.node_of("a.0.e").unwrap(), "n");
         assert_eq!(m.restarts(), 0);
     }
-}
-
-// spec: HARD-90, RECOV-08
-#[test]
-fn after_it_is_done_the_job_is_recovered_under_its_plain_role() {
-    let mut m = Move::of(Strategy::Overlap);
-    m.target_runs();
-    m.source_stopped();
-    m.w.took();
-    m.w.stopping("m");
-    assert_eq!(m.w.calls(), ["start a.0.e primary on n"]);
-    assert_eq!(m.restarts(), 1);
 }
 
 // spec: HARD-92, MIGR-32
