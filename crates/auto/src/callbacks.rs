@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use greenroom_placement::Domain;
 use greenroom_policy::Callback;
+use greenroom_policy::drain::{DrainState, NodeInterruption};
 use greenroom_policy::effect::{ErrorInfo, NodeView, PlacementInfo};
 use greenroom_policy::event::ConnectionState;
 use greenroom_policy::migration::MigrationState;
@@ -226,6 +227,16 @@ pub trait Callbacks: Send + Sync + 'static {
         Ok(())
     }
 
+    /// A drain, or one of its jobs, came further (CALLB-12).
+    fn on_drain_progress(&self, drain: &DrainState) -> CallbackResult {
+        Ok(())
+    }
+
+    /// A provider's notice is being followed (CALLB-12).
+    fn on_node_interrupted(&self, interruption: &NodeInterruption) -> CallbackResult {
+        Ok(())
+    }
+
     /// A callback that has no method of its own here.
     fn on_other(&self, callback: &Callback) -> CallbackResult {
         Ok(())
@@ -267,6 +278,8 @@ pub const fn callback_name(callback: &Callback) -> &'static str {
         Callback::OnMigrationPhase(_) => "onMigrationPhase",
         Callback::OnMigrationCompleted { .. } => "onMigrationCompleted",
         Callback::OnMigrationAborted { .. } => "onMigrationAborted",
+        Callback::OnDrainProgress(_) => "onDrainProgress",
+        Callback::OnNodeInterrupted(_) => "onNodeInterrupted",
         #[allow(
             unreachable_patterns,
             reason = "the policy may know more callbacks than this file"

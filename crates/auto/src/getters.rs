@@ -5,6 +5,7 @@
 use std::sync::{Arc, PoisonError};
 
 use greenroom_placement::{Findings, Spare};
+use greenroom_policy::drain::{DrainState, NodeInterruption};
 use greenroom_policy::effect::{NodeView, PlacementInfo};
 use greenroom_policy::getters::{Admission, BundleStopTime, DryRun, PendingPlacement};
 use greenroom_policy::migration::MigrationState;
@@ -165,6 +166,18 @@ impl AutoManager {
     #[must_use]
     pub fn migration_for_job(&self, job_id: &JobId) -> Option<MigrationState> {
         self.read(|policy| policy.migration_for_job(job_id).cloned())
+    }
+
+    /// A drain of this node, under way or ended (DRAIN-11).
+    #[must_use]
+    pub fn drain_status(&self, node_id: &NodeId) -> Option<DrainState> {
+        self.read(|policy| policy.drain_status(node_id).cloned())
+    }
+
+    /// The latest notice about a node, with its drain as it is now (INTR-06).
+    #[must_use]
+    pub fn node_interruption(&self, node_id: &NodeId) -> Option<NodeInterruption> {
+        self.read(|policy| policy.node_interruption(node_id))
     }
 }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use greenroom_policy::drain::{DrainOptions, DrainState};
 use greenroom_policy::migration::MigrateOptions;
 use greenroom_policy::spare::{HotSpareChanges, HotSpareSpecsDiff};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiError, ApiResult, Callback, Policy};
@@ -15,6 +16,7 @@ use greenroom_sdk::{BundleChanges, BundleCreated};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::Reply;
 use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, TemplateName};
+use greenroom_types::node::InterruptionKind;
 use greenroom_types::{Millis, Wall};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -255,6 +257,38 @@ impl AutoManager {
         let call = ApiCall::AbortMigration {
             migration_id: migration_id.into(),
             reason: reason.into(),
+        };
+        self.ask(call, done)
+    }
+
+    /// Empties a node and ends it; answers with the drain as it is then (DRAIN-01).
+    pub fn drain_node(
+        &self,
+        node_id: impl Into<NodeId>,
+        options: DrainOptions,
+    ) -> Answer<DrainState> {
+        let node_id = node_id.into();
+        let call = ApiCall::DrainNode { node_id, options };
+        self.ask(call, |answer| match answer {
+            ApiAnswer::Drain(drain) => Ok(*drain),
+            other => Err(unexpected("drainNode", other)),
+        })
+    }
+
+    /// Follows a provider's notice as if the stream had brought it (INTR-01). Time and force of the
+    /// drain follow from the notice; of the options only the strategies count.
+    pub fn handle_node_interruption(
+        &self,
+        node_id: impl Into<NodeId>,
+        kind: InterruptionKind,
+        deadline: Option<Wall>,
+        options: DrainOptions,
+    ) -> Answer<()> {
+        let call = ApiCall::HandleNodeInterruption {
+            node_id: node_id.into(),
+            kind,
+            deadline,
+            options,
         };
         self.ask(call, done)
     }

@@ -24,7 +24,7 @@ mod run;
 mod settings;
 mod supervise;
 
-pub use callbacks::{CallbackResult, Callbacks, NoCallbacks, callback_name};
+pub use callbacks::{CallbackResult, Callbacks, NoCallbacks, Rejection, Spot, callback_name};
 pub use clock::{Clock, SystemClock};
 pub use error::{CallError, EndError, RunError};
 pub use greenroom_policy as policy;

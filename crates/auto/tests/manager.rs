@@ -134,7 +134,10 @@ async fn a_bundle_is_created_and_its_job_says_what_it_waits_for() {
     assert_eq!(trial.trace.attempts.len(), 1);
     assert_eq!(trial.trace.attempts[0].pool.as_str(), "studio");
     assert_eq!(instance.node_for_job(&job_id), None);
-    assert_eq!(instance.jobs_for_bundle(&"news".into()), [job_id.clone()]);
+    assert_eq!(
+        instance.jobs_for_bundle(&"news".into()),
+        std::slice::from_ref(&job_id)
+    );
     assert!(instance.explain(&"news.0.other".into()).is_none());
     assert_eq!(instance.metrics().placements_failed, 1);
 
