@@ -6,6 +6,7 @@ mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use greenroom_auto::{AutoManager, Supervisor, supervise};
 use greenroom_manager::{Running, StatusLog};
@@ -24,6 +25,10 @@ use crate::verbs::worker::Runtime;
 
 /// Pool of the workers that are started here.
 pub(crate) const POOL: &str = "local";
+
+/// Pause before a worker that ended by itself is started again, so that one that ends at once does
+/// not keep the machine busy.
+const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -48,6 +53,8 @@ pub(crate) struct Plan {
 pub(crate) struct System {
     pub(crate) client: Client,
     pub(crate) workers: Vec<LocalWorker>,
+    plan: Plan,
+    url: String,
     manager: Running,
     /// None while it is being started or ended.
     control: Option<Control>,
@@ -138,10 +145,12 @@ impl System {
         let mut system = Self {
             client,
             workers: Vec::new(),
+            plan,
+            url,
             manager,
             control: None,
         };
-        match system.populate(&plan, &url, &address).await {
+        match system.populate(&address).await {
             Ok(()) => Ok(system),
             Err(failure) => {
                 system.stop().await?;
@@ -151,14 +160,14 @@ impl System {
     }
 
     /// Workers first: jobs that are there already are then placed with the whole fleet in view.
-    async fn populate(&mut self, plan: &Plan, url: &str, address: &str) -> Outcome {
-        for number in 1..=plan.workers {
-            let worker = worker::start(plan, url, &self.client, number).await?;
+    async fn populate(&mut self, address: &str) -> Outcome {
+        for number in 1..=self.plan.workers {
+            let worker = worker::start(&self.plan, &self.url, &self.client, number).await?;
             self.workers.push(worker);
         }
         self.wait_for_nodes().await?;
-        let settings = plan.settings.clone().unwrap_or_else(default_settings);
-        self.control = Some(Control::start(settings, address, plan.control).await?);
+        let settings = self.plan.settings.clone().unwrap_or_else(default_settings);
+        self.control = Some(Control::start(settings, address, self.plan.control).await?);
         Ok(())
     }
 
@@ -204,6 +213,28 @@ impl System {
                 Some(StreamItem::Event(_) | StreamItem::Resnapshot(_)) => {}
                 Some(StreamItem::Closed(error)) => return Err(error.into()),
                 None => return Err(Failure::failed("the event stream ended")),
+            }
+        }
+    }
+
+    /// Starts workers again that end by themselves, as a machine's service manager would. Its jobs
+    /// run on meanwhile, and the new worker takes them on. Resolves when one cannot be started.
+    pub(crate) async fn keep_workers(&mut self) -> Failure {
+        loop {
+            let waits = self
+                .workers
+                .iter_mut()
+                .enumerate()
+                .map(|(at, worker)| Box::pin(async move { (at, worker.wait().await) }));
+            let ((at, how), _, _) = futures::future::select_all(waits).await;
+            let number = self.workers[at].number;
+            say(&format!(
+                "worker-{number} ended ({how}); it is started again"
+            ));
+            tokio::time::sleep(RESTART_PAUSE).await;
+            match worker::start(&self.plan, &self.url, &self.client, number).await {
+                Ok(worker) => self.workers[at] = worker,
+                Err(failure) => return failure,
             }
         }
     }

@@ -9,9 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) fn of_worker(state_dir: &Path, node_id: &str) -> Vec<Pid> {
     let dir = state_dir.as_os_str().as_encoded_bytes();
     let node = format!("GREENROOM_NODE_ID={node_id}\0");
+    let on_node =
+        |environment: &[u8]| !node_id.is_empty() && contains(environment, node.as_bytes());
     let names = |pid: u32| {
         let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        contains(&read("cmdline"), dir) || contains(&read("environ"), node.as_bytes())
+        contains(&read("cmdline"), dir) || on_node(&read("environ"))
     };
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -21,6 +23,20 @@ pub(crate) fn of_worker(state_dir: &Path, node_id: &str) -> Vec<Pid> {
         .filter(|pid| *pid != std::process::id() && names(*pid))
         .filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
         .collect()
+}
+
+/// The worker that runs on this folder, if one does.
+pub(crate) fn worker_on(state_dir: &Path) -> Option<Pid> {
+    of_worker(state_dir, "").into_iter().find(|pid| {
+        let words =
+            std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+    })
+}
+
+/// True while the process exists.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -45,5 +61,11 @@ pub(crate) fn kill_all(mut find: impl FnMut() -> Vec<Pid>) {
 pub(crate) fn terminate(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+pub(crate) fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::{POOL, Plan, processes};
 use crate::failure::{Exit, Failure};
+use crate::output::say;
 use crate::verbs::node::write_secret;
 use crate::verbs::worker::Runtime;
 
@@ -20,6 +21,8 @@ use crate::verbs::worker::Runtime;
 const CREDENTIAL: &str = "credential.json";
 /// A worker says that it can be dialled within this.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// How often a worker that is no child of ours is looked for.
+const LOOK: Duration = Duration::from_millis(200);
 /// A worker ends within this once told to: its jobs have 10 s of grace.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
@@ -28,8 +31,11 @@ pub(crate) struct LocalWorker {
     pub(crate) node_id: NodeId,
     /// What runs its jobs, in words.
     pub(crate) runtime: String,
+    /// Number in its name, from 1.
+    pub(crate) number: u32,
     state_dir: PathBuf,
-    child: Child,
+    /// None for one that ran on its folder already.
+    child: Option<Child>,
     pid: u32,
 }
 
@@ -118,15 +124,33 @@ pub(crate) async fn start(
         None => Ok(Ok(None)),
     };
     let Ok(Ok(Some(line))) = told else {
-        return Err(why_not(&mut child, &name, &state_dir).await);
+        let failure = why_not(&mut child, &name, &state_dir).await;
+        // One that outlived an earlier `up` is taken over.
+        if failure.exit == Exit::Locked
+            && let Some(pid) = processes::worker_on(&state_dir)
+        {
+            say(&format!("{name} still runs from before and is taken over"));
+            let pid = pid.as_raw_nonzero().get().unsigned_abs();
+            let runtime = "the runtime it was started with".to_owned();
+            return Ok(LocalWorker {
+                node_id,
+                runtime,
+                number,
+                state_dir,
+                child: None,
+                pid,
+            });
+        }
+        return Err(failure);
     };
     let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
     let runtime = told["runtime"].as_str().unwrap_or_default().to_owned();
     Ok(LocalWorker {
         node_id,
         runtime,
+        number,
         state_dir,
-        child,
+        child: Some(child),
         pid,
     })
 }
@@ -207,7 +231,9 @@ impl LocalWorker {
         processes::kill_all(|| {
             let pids = processes::of_worker(&state_dir, node_id.as_str());
             // Reaps the worker itself, which would otherwise be found for ever.
-            let _ = self.child.try_wait();
+            if let Some(child) = &mut self.child {
+                let _ = child.try_wait();
+            }
             pids
         });
     }
@@ -217,13 +243,27 @@ impl LocalWorker {
         processes::terminate(self.pid);
     }
 
+    /// Resolves when the worker has ended, with how it did.
+    pub(crate) async fn wait(&mut self) -> String {
+        if let Some(child) = &mut self.child {
+            return match child.wait().await {
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+        }
+        // Not our child, so the system does not tell us.
+        let mut look = tokio::time::interval(LOOK);
+        while processes::is_alive(self.pid) {
+            look.tick().await;
+        }
+        "ended".to_owned()
+    }
+
     /// Resolves when the worker is gone; one that does not end in time is killed.
     pub(crate) async fn ended(mut self) {
-        if tokio::time::timeout(END_LIMIT, self.child.wait())
-            .await
-            .is_err()
-        {
-            let _ = self.child.kill().await;
+        if tokio::time::timeout(END_LIMIT, self.wait()).await.is_err() {
+            processes::kill(self.pid);
+            self.wait().await;
         }
     }
 }

@@ -68,7 +68,7 @@ impl Up {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         say("starting Manager, control plane and workers ...");
-        let system = System::start(plan, status_log).await?;
+        let mut system = System::start(plan, status_log).await?;
         let runtime = system
             .workers
             .first()
@@ -112,6 +112,11 @@ impl Up {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             error = fatal => return Err(Failure::new(Exit::DiskFailed, error)),
+            failure = system.keep_workers() => {
+                say(&format!("ending: {failure}"));
+                system.stop().await?;
+                return Err(failure);
+            }
         }
         say(&format!("ending: {at_end} (Ctrl-C again ends at once)"));
         tokio::select! {
