@@ -19,6 +19,8 @@ use crate::recovery::Lost;
 use crate::settings::DEFAULT_DRAIN_TIMEOUT;
 use crate::timer::{Due, Timer};
 
+pub use crate::interrupt::NodeInterruption;
+
 /// Where a drain stands (DRAIN-03).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
