@@ -17,7 +17,8 @@ use greenroom_types::{NodeId, Wall};
 use serde_json::Value;
 
 use crate::format::expect::{
-    Expect, JobExpect, JobStanding, MigrationExpect, NodeCount, NodeExpect, NodeStanding,
+    DrainExpect, Expect, JobExpect, JobStanding, MigrationExpect, NodeCount, NodeExpect,
+    NodeStanding,
 };
 use crate::format::names::{JobPath, NodeRef};
 use crate::log;
@@ -88,6 +89,9 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
     }
     if !expect.metrics.is_empty() {
         check_metrics(world, expect, &format!("{path}.metrics"), &mut findings);
+    }
+    if let Some(wanted) = &expect.drain {
+        check_drain(world, wanted, &format!("{path}.drain"), &mut findings);
     }
     if let Some(wanted) = &expect.migration {
         check_migration(world, wanted, &format!("{path}.migration"), &mut findings);
@@ -474,6 +478,30 @@ fn check_metrics(world: &World, expect: &Expect, path: &str, findings: &mut Find
                 }
             }
         }
+    }
+}
+
+fn check_drain(world: &World, wanted: &DrainExpect, path: &str, findings: &mut Findings) {
+    let node_id = world.resolve(&wanted.node);
+    let found = node_id.and_then(|node_id| policy(world)?.drain_status(&node_id));
+    let Some(found) = found else {
+        return findings.add(path, format!("a drain of {}", wanted.node), "none".into());
+    };
+    let phase = crate::format::code(&found.phase);
+    findings.compare(
+        &format!("{path}.phase"),
+        wanted.phase.clone(),
+        phase,
+        Clone::clone,
+    );
+    for (job, status) in &wanted.jobs {
+        let found = found
+            .jobs
+            .iter()
+            .find(|drained| drained.job_id == job.job_id())
+            .map(|drained| crate::format::code(&drained.status));
+        let path = format!("{path}.jobs.{job}");
+        findings.compare_found(&path, Some(status.clone()), found, Clone::clone);
     }
 }
 

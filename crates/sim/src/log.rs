@@ -315,6 +315,18 @@ fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) 
                 code(why)
             ),
         ),
+        StreamEvent::NodeInterruptionNotice {
+            node_id,
+            kind,
+            deadline,
+            ..
+        } => {
+            let when = deadline.map_or_else(String::new, |at| format!(" by {at}"));
+            (
+                "nodeInterruptionNotice",
+                format!("{} {}{when}", node(node_id), code(kind)),
+            )
+        }
         StreamEvent::JobPrepared { key, node_id, .. } => (
             "jobPrepared",
             format!("{} on {}", job(&key.job_id), node(node_id)),
@@ -381,6 +393,26 @@ fn callback_text(callback: &Callback, names: &Purchases) -> Option<String> {
             format!("migration of {who} from {from}{to}: {}", code(&state.phase))
         }
         Callback::OnMigrationAborted { reason, .. } => format!("onMigrationAborted: {reason}"),
+        Callback::OnDrainProgress(state) => {
+            let jobs: Vec<String> = state
+                .jobs
+                .iter()
+                .map(|drained| format!("{} {}", job(&drained.job_id), code(&drained.status)))
+                .collect();
+            let node = names.name(&state.node_id);
+            format!(
+                "drain of {node}: {} [{}]",
+                code(&state.phase),
+                jobs.join(", ")
+            )
+        }
+        Callback::OnNodeInterrupted(notice) => {
+            format!(
+                "onNodeInterrupted {} {}",
+                names.name(&notice.node_id),
+                code(&notice.kind)
+            )
+        }
         Callback::OnSpareUnderflow {
             pool,
             current,

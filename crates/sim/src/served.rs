@@ -66,6 +66,8 @@ pub(crate) const CALLBACKS: Names = Names {
         "onMigrationPhase",
         "onMigrationCompleted",
         "onMigrationAborted",
+        "onDrainProgress",
+        "onNodeInterrupted",
     ],
     later: &["onImagesPrefetched", "onDrainProgress", "onNodeInterrupted"],
 };

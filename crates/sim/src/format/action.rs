@@ -56,7 +56,7 @@ pub enum Action {
         force: bool,
         /// For all, or by job.
         #[serde(default)]
-        strategy: Option<Value>,
+        strategy: Strategies,
     },
     /// Operator: cordon and terminate.
     Evict(NodeRef),
@@ -267,6 +267,15 @@ pub struct DryRun {
     pub job: Option<JobName>,
 }
 
+/// How the jobs of a node change over: all alike, or each in its way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strategies {
+    /// For those that have none of their own.
+    pub all: Strategy,
+    /// For single jobs.
+    pub by_job: BTreeMap<JobPath, Strategy>,
+}
+
 /// The word `true`.
 #[derive(Clone, Copy, Debug)]
 pub struct Yes;
@@ -426,8 +435,6 @@ impl Action {
     /// the policy takes its line away here.
     pub const fn not_served(&self) -> Option<&'static str> {
         match self {
-            Self::Drain { .. } => Some("drainNode"),
-            Self::Interrupt { .. } | Self::Notice { .. } => Some("handleNodeInterruption"),
             Self::ImagePulled { .. } => Some("prefetchImages"),
             _ => None,
         }
@@ -442,6 +449,23 @@ impl<'de> Deserialize<'de> for Yes {
             Ok(Self)
         } else {
             Err(de::Error::custom("write true, or leave the step out"))
+        }
+    }
+}
+
+// === impl Strategies ===
+
+impl<'de> Deserialize<'de> for Strategies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            one @ Value::String(_) => Ok(Self {
+                all: Strategy::deserialize(one).map_err(de::Error::custom)?,
+                by_job: BTreeMap::new(),
+            }),
+            other => Ok(Self {
+                all: Strategy::default(),
+                by_job: Deserialize::deserialize(other).map_err(de::Error::custom)?,
+            }),
         }
     }
 }

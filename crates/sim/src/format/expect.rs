@@ -303,18 +303,6 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeCou
         .collect()
 }
 
-// === impl Expect ===
-
-impl Expect {
-    /// The key and the part of the policy that this version lacks for it, if there is one.
-    pub const fn not_served(&self) -> Option<(&'static str, &'static str)> {
-        if self.drain.is_some() {
-            return Some(("drain", "drainStatus"));
-        }
-        None
-    }
-}
-
 // === impl NodeStanding ===
 
 impl NodeStanding {

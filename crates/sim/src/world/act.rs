@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use greenroom_ledger::{Finding, Link, Report};
+use greenroom_policy::drain::DrainOptions;
 use greenroom_policy::event::ApiResult;
 use greenroom_policy::getters::{Admission, DryRun};
 use greenroom_policy::migration::{MigrateOptions, MigrationState};
@@ -11,7 +12,7 @@ use greenroom_policy::{ApiCall, ApiId, Event};
 use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{JobId, NodeId, Role, StartId};
+use greenroom_types::{JobId, Millis, NodeId, Role, StartId};
 
 use super::worker::RunPhase;
 use super::{Stuck, World};
@@ -131,6 +132,34 @@ impl World {
                 });
                 return Ok(Some(calls.collect()));
             }
+            Action::Drain {
+                node,
+                timeout,
+                force,
+                strategy,
+            } => ApiCall::DrainNode {
+                node_id: self.node(node)?,
+                options: DrainOptions {
+                    timeout_ms: timeout.map(|span| Millis(span.0)),
+                    force: *force,
+                    strategy: strategy.all,
+                    strategies: strategy
+                        .by_job
+                        .iter()
+                        .map(|(job, strategy)| (job.job_id(), *strategy))
+                        .collect(),
+                },
+            },
+            Action::Interrupt {
+                node,
+                kind,
+                deadline,
+            } => ApiCall::HandleNodeInterruption {
+                node_id: self.node(node)?,
+                kind: *kind,
+                deadline: deadline.map(|instant| instant.resolve(self.spec.start)),
+                options: DrainOptions::default(),
+            },
             Action::Migrate {
                 job,
                 strategy,
@@ -206,6 +235,20 @@ impl World {
             }
             Action::Inventory(change) => self.changes(change),
             Action::SetTags { node, tags } => self.set_tags(node, tags),
+            Action::Notice {
+                node,
+                kind,
+                deadline,
+            } => {
+                let node_id = self.known(node)?;
+                let report = Report::Notice {
+                    kind: *kind,
+                    deadline: deadline.map(|instant| instant.resolve(self.spec.start)),
+                    seen_at: self.wall(),
+                };
+                self.report(&node_id, report);
+                Ok(())
+            }
             Action::JobFails { job, reason } => {
                 let (node_id, start_id) = self.live(job)?;
                 self.fails(&node_id, &start_id, reason.clone());
@@ -555,8 +598,11 @@ impl World {
         } else {
             RejectionCode::Capacity
         };
-        let role = role.cloned().unwrap_or_else(|| job.role());
-        let key = InstanceKey::new(job.job_id(), role);
+        let slot = || InstanceKey::new(job.job_id(), job.role());
+        let key = self
+            .ledger
+            .instance(&start_id)
+            .map_or_else(slot, |instance| instance.key.clone());
         let detail = match reason {
             "" => "the worker refused it".to_owned(),
             words => words.to_owned(),
