@@ -25,6 +25,7 @@ pub use wait::{BOUND, within};
 pub use watch::{Mirror, Watch, kinds};
 pub use worker::{FakeWorker, Held, Honesty};
 
+use greenroom_types::bundle::{Bundle, BundleJob, Launch};
 use greenroom_types::call::StartJob;
 use greenroom_types::job::{Job, Service};
 use greenroom_types::node::InstanceKey;
@@ -52,6 +53,24 @@ pub fn start(job_id: &str, node_id: &str) -> StartJob {
         runtime_role: String::new(),
         gpu_index: None,
         migration_id: None,
+    }
+}
+
+/// A bundle of one copy, of jobs that a worker of any kind can run.
+pub fn bundle(bundle_id: &str, jobs: &[&str]) -> Bundle {
+    let job = |name: &&str| BundleJob {
+        job_name: (*name).into(),
+        launch: Launch {
+            services: job("any").services,
+            ..Launch::default()
+        },
+        ..BundleJob::default()
+    };
+    Bundle {
+        bundle_id: bundle_id.into(),
+        pool: "own".into(),
+        jobs: jobs.iter().map(job).collect(),
+        ..Bundle::default()
     }
 }
 

@@ -172,6 +172,11 @@ impl FakeWorker {
         self.state.send_modify(|state| state.holds = true);
     }
 
+    /// Does what it is told again, as at first.
+    pub fn obey(&self) {
+        self.state.send_modify(|state| state.holds = false);
+    }
+
     /// What it says about itself from the next stream on.
     pub fn pretend(&self, honesty: Honesty) {
         self.state.send_modify(|state| state.honesty = honesty);

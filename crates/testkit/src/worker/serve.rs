@@ -68,6 +68,15 @@ impl Worker for Api {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
+        // The dial may come before the answer to the call that caused it was read.
+        let mut changes = self.state.subscribe();
+        let knows = |state: &State| {
+            state.closed || state.key.is_some() || state.honesty == Honesty::WrongKey
+        };
+        changes
+            .wait_for(knows)
+            .await
+            .map_err(|_| Status::unavailable("the worker is gone"))?;
         let (out, said) = mpsc::unbounded_channel();
         let mut opened = Err(Status::internal("the stream was not opened"));
         self.state.send_modify(|state| {

@@ -1,0 +1,455 @@
+//! The event stream: nothing missing, nothing twice, whoever comes, goes and comes back (EVT).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use greenroom_sdk::proto::convert::stream::decode;
+use greenroom_sdk::proto::manager::{EventStreamEvent, EventStreamRequest, EventStreamResume};
+use greenroom_sdk::types::call::Detail;
+use greenroom_sdk::types::stream::{Stamped, StreamEvent};
+use greenroom_sdk::{Client, Error, EventSettings, JobSearch, StreamItem};
+use greenroom_testkit::{Mirror, TestManager, Watch, job, within};
+use tonic::{Code, Status, Streaming};
+
+/// A subscriber without the SDK's help, so that the test sees every message and breaks it off
+/// where it likes.
+struct Raw {
+    stream: Streaming<EventStreamEvent>,
+    mirror: Mirror,
+    epoch: String,
+    seq: u64,
+}
+
+fn asked(protocol: u32) -> EventStreamRequest {
+    EventStreamRequest {
+        client_protocol: protocol,
+        ..EventStreamRequest::default()
+    }
+}
+
+impl Raw {
+    async fn open(client: &Client, request: EventStreamRequest) -> Self {
+        let mut raw = client.raw().expect("a connection").max_decoding_message_size(64 << 20);
+        let answer = within("an event stream", raw.event_stream(request)).await;
+        Self {
+            stream: answer.expect("subscribers are taken").into_inner(),
+            mirror: Mirror::default(),
+            epoch: String::new(),
+            seq: 0,
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Stamped, Status> {
+        use prost::Message as _;
+        let message = within("an event", self.stream.message()).await?;
+        let message = message.expect("the stream does not end in silence");
+        let decoded = decode(&message.encode_to_vec()).expect("an event that can be read");
+        self.epoch = decoded.epoch;
+        self.seq = decoded.stamped.seq;
+        self.mirror.take(&decoded.stamped.event);
+        Ok(decoded.stamped)
+    }
+
+    async fn next(&mut self) -> Stamped {
+        self.try_next().await.expect("an event")
+    }
+
+    /// Reads the snapshot to its end.
+    async fn snapshot(&mut self) {
+        while !matches!(self.next().await.event, StreamEvent::InitialDataComplete(_)) {}
+    }
+
+    /// Reads until a job of that id is shown, and gives the seqs on the way.
+    async fn until_job(&mut self, job_id: &str) -> Vec<u64> {
+        let mut seqs = Vec::new();
+        while !self.mirror.jobs.contains_key(job_id) {
+            let stamped = self.next().await;
+            if !matches!(stamped.event, StreamEvent::Heartbeat { .. }) {
+                seqs.push(stamped.seq);
+            }
+        }
+        seqs
+    }
+
+    fn resume(&self, request: EventStreamRequest) -> EventStreamRequest {
+        EventStreamRequest {
+            resume: Some(EventStreamResume {
+                epoch: self.epoch.clone(),
+                after_seq: self.seq,
+            }),
+            ..request
+        }
+    }
+}
+
+/// The answer to a resume: whether it goes on, and why not.
+async fn resumed(raw: &mut Raw) -> (bool, String) {
+    match raw.next().await.event {
+        StreamEvent::StreamResumed { complete, reason, .. } => (complete, reason),
+        other => panic!("stream_resumed comes first, not {other:?}"),
+    }
+}
+
+/// Jobs that come, change, end and go, from several callers at once.
+async fn bustle(manager: &TestManager, callers: u32, rounds: u32) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for caller in 0..callers {
+        let client = manager.client().await;
+        tasks.spawn(async move {
+            for round in 0..rounds {
+                let job_id = format!("job-{caller}-{round}");
+                let mut it = job(&job_id);
+                client.create_job(it.clone()).await.expect("created");
+                it.description = "changed".to_owned();
+                client.update_job(it, 0).await.expect("updated");
+                match round % 3 {
+                    0 => client.delete_job(job_id.as_str()).await.expect("deleted"),
+                    1 => client.complete_job(job_id.as_str()).await.expect("completed"),
+                    _ => {}
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+fn gapless(from: u64, stamped: &[Stamped]) {
+    let seqs: Vec<u64> = stamped
+        .iter()
+        .filter(|it| !matches!(it.event, StreamEvent::Heartbeat { .. }))
+        .map(|it| it.seq)
+        .collect();
+    let expected: Vec<u64> = (from + 1..).take(seqs.len()).collect();
+    assert_eq!(seqs, expected, "every change once and in order");
+}
+
+// spec: EVT-01, EVT-05
+#[tokio::test]
+async fn subscribers_who_come_in_the_middle_of_changes_miss_nothing_and_see_nothing_twice() {
+    let manager = TestManager::start().await;
+    let mut first = manager.watch().await;
+    let working = bustle(&manager, 4, 30);
+    let joining = async {
+        first.until_job("job-0-5", "seen", |_| true).await;
+        let second = manager.watch().await;
+        first.until_job("job-1-20", "seen", |_| true).await;
+        (second, manager.watch().await)
+    };
+    let ((), (mut second, mut third)) = tokio::join!(working, joining);
+    let client = manager.client().await;
+    client.create_job(job("sentinel")).await.unwrap();
+    for watch in [&mut first, &mut second, &mut third] {
+        watch.until_job("sentinel", "seen", |_| true).await;
+        gapless(watch.initial().seq, watch.seen());
+        assert_eq!(watch.snapshots(), 1);
+    }
+    assert!(second.initial().seq > 0 && third.initial().seq > second.initial().seq);
+    // Those who came later know the same, but for jobs that had ended before.
+    for (job_id, known) in &second.mirror().jobs {
+        assert_eq!(first.mirror().jobs.get(job_id), Some(known));
+    }
+    let stored = client.job_search(JobSearch::default()).await.unwrap();
+    let stored: BTreeSet<_> = stored.into_iter().map(|found| found.job.job.job_id).collect();
+    let shown: BTreeSet<_> = first.mirror().jobs.keys().cloned().collect();
+    assert_eq!(shown, stored);
+}
+
+// spec: EVT-14
+#[tokio::test]
+async fn a_resume_brings_what_was_missed_and_nothing_else() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    for job_id in ["goes", "ends", "changes", "stays"] {
+        client.create_job(job(job_id)).await.unwrap();
+    }
+    let mut whole = Raw::open(&client, asked(10)).await;
+    whole.snapshot().await;
+    let mut broken = Raw::open(&client, asked(10)).await;
+    broken.snapshot().await;
+    client.complete_job("stays").await.unwrap();
+    assert!(matches!(broken.next().await.event, StreamEvent::JobUpdated(_)));
+    let left_off = (broken.seq, broken.mirror.clone());
+    let request = broken.resume(asked(10));
+    drop(broken);
+
+    client.delete_job("goes").await.unwrap();
+    client.complete_job("ends").await.unwrap();
+    let mut changed = job("changes");
+    changed.description = "changed".to_owned();
+    client.update_job(changed, 0).await.unwrap();
+    client.create_job(job("comes and goes")).await.unwrap_err();
+    client.create_job(job("comes-and-goes")).await.unwrap();
+    client.delete_job("comes-and-goes").await.unwrap();
+    client.delete_job("stays").await.unwrap();
+
+    // At once, without waiting for the fan-out to have come so far.
+    let mut again = Raw::open(&client, request).await;
+    assert_eq!(resumed(&mut again).await, (true, String::new()));
+    again.mirror = left_off.1;
+    client.create_job(job("sentinel")).await.unwrap();
+    let seqs = again.until_job("sentinel").await;
+    let expected: Vec<u64> = (left_off.0 + 1..=left_off.0 + 7).collect();
+    assert_eq!(seqs, expected);
+    whole.until_job("sentinel").await;
+    assert_eq!(again.mirror, whole.mirror);
+    assert_eq!(again.seq, whole.seq);
+}
+
+// spec: EVT-14
+#[tokio::test]
+async fn resumes_again_and_again_while_changes_come_in_leave_no_gap() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let mut whole = manager.watch().await;
+    let working = bustle(&manager, 4, 30);
+    let breaking = async {
+        let mut raw = Raw::open(&client, asked(10)).await;
+        raw.snapshot().await;
+        let begun = raw.seq;
+        let mut seen = Vec::new();
+        while seen.len() < 200 {
+            let request = raw.resume(asked(10));
+            let mirror = raw.mirror.clone();
+            raw = Raw::open(&client, request).await;
+            assert_eq!(resumed(&mut raw).await, (true, String::new()));
+            raw.mirror = mirror;
+            for _ in 0..7 {
+                seen.push(raw.next().await);
+            }
+        }
+        (begun, seen, raw)
+    };
+    let ((), (begun, seen, mut raw)) = tokio::join!(working, breaking);
+    gapless(begun, &seen);
+    client.create_job(job("sentinel")).await.unwrap();
+    raw.until_job("sentinel").await;
+    whole.until_job("sentinel", "seen", |_| true).await;
+    assert_eq!(&raw.mirror, whole.mirror());
+}
+
+// spec: EVT-15
+#[tokio::test]
+async fn a_resume_that_cannot_be_met_gets_a_whole_snapshot_and_the_reason() {
+    let manager = TestManager::start_with(|settings| {
+        settings.events.held = 2;
+        settings.events.held_for = Duration::ZERO;
+    })
+    .await;
+    let client = manager.client().await;
+    let mut raw = Raw::open(&client, asked(10)).await;
+    raw.snapshot().await;
+    let old = raw.resume(asked(10));
+    for job_id in ["a", "b", "c"] {
+        client.create_job(job(job_id)).await.unwrap();
+    }
+    raw.until_job("c").await;
+    let good = raw.resume(asked(10));
+    let changed = |change: fn(&mut EventStreamRequest)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
+    for (request, reason) in [
+        (old, "too long ago"),
+        (changed(|it| it.resume.as_mut().unwrap().after_seq += 9), "a seq from the future"),
+        (changed(|it| it.resume.as_mut().unwrap().epoch = "e".to_owned()), "another epoch, or another window or choice of kinds"),
+        (changed(|it| it.pending_window_s = 60), "another epoch, or another window or choice of kinds"),
+        (changed(|it| it.include = vec!["jobs".to_owned()]), "another epoch, or another window or choice of kinds"),
+    ] {
+        let mut again = Raw::open(&client, request).await;
+        assert_eq!(resumed(&mut again).await, (false, reason.to_owned()));
+        again.snapshot().await;
+        assert_eq!(again.mirror.jobs.len(), 3);
+    }
+    let mut again = Raw::open(&client, good).await;
+    assert!(resumed(&mut again).await.0);
+}
+
+// spec: EVT-14, EVT-16
+#[tokio::test]
+async fn subscribers_go_on_over_a_restart_and_a_crash_of_the_manager() {
+    let mut manager = TestManager::start().await;
+    let worker = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    let client = manager.client().await;
+    super::running(&client, &mut watch, &worker, "before").await;
+    worker.wait_acknowledged().await;
+    let epoch = watch.initial().epoch.clone();
+    for (round, orderly) in [("one", true), ("two", false), ("three", true)] {
+        if orderly {
+            manager.restart().await;
+        } else {
+            manager.crash().await;
+        }
+        let client = manager.client().await;
+        client.create_job(job(round)).await.unwrap();
+        watch.until_job(round, "seen", |_| true).await;
+    }
+    assert_eq!(watch.snapshots(), 1, "no snapshot was needed");
+    gapless(watch.initial().seq, watch.seen());
+    assert_eq!(manager.watch().await.initial().epoch, epoch);
+}
+
+// spec: EVT-16, STORE-10
+#[tokio::test]
+async fn a_restored_store_begins_a_new_epoch_with_a_whole_snapshot() {
+    let mut manager = TestManager::start().await;
+    let client = manager.client().await;
+    client.create_job(job("kept")).await.unwrap();
+    let mut watch = manager.watch().await;
+    let epoch = watch.initial().epoch.clone();
+    manager.end().await;
+    std::fs::write(manager.data_dir().join("state.db"), "no database at all").unwrap();
+    manager.run().await;
+    watch.until_snapshot().await;
+    assert_ne!(watch.initial().epoch, epoch);
+    assert!(watch.mirror().jobs.contains_key("kept"), "the log had it");
+    manager.client().await.create_job(job("new")).await.unwrap();
+    watch.until_job("new", "seen", |_| true).await;
+}
+
+// spec: EVT-11, EVT-13
+#[tokio::test]
+async fn a_subscriber_that_stops_reading_is_cut_off_and_told_where_to_go_on() {
+    let manager = TestManager::start_with(|settings| settings.events.queue_events = 64).await;
+    let client = manager.client().await;
+    let mut slow = Raw::open(&manager.client().await, asked(10)).await;
+    slow.snapshot().await;
+    let mut quick = manager.watch().await;
+    // More than all the buffers on the way can take.
+    for number in 0..400 {
+        let mut big = job(&format!("job-{number}"));
+        big.services[0].configuration = "x".repeat(60_000);
+        client.create_job(big).await.unwrap();
+        quick.until_job(&format!("job-{number}"), "seen", |_| true).await;
+    }
+    gapless(quick.initial().seq, quick.seen());
+
+    let mut seen = Vec::new();
+    let refused = loop {
+        match slow.try_next().await {
+            Ok(stamped) => seen.push(stamped.seq),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(seen.len() < 400);
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let refusal = greenroom_sdk::proto::convert::refusal::read_refusal(&refused).unwrap();
+    assert_eq!(refusal.reason, "subscriber_too_slow");
+    let last = i64::try_from(*seen.last().unwrap()).unwrap();
+    assert_eq!(refusal.details["seq"], Detail::Int(last));
+    assert_eq!(refusal.details["epoch"], Detail::Text(slow.epoch.clone()));
+
+    let request = slow.resume(asked(10));
+    let mut again = Raw::open(&client, request).await;
+    assert!(resumed(&mut again).await.0);
+    again.mirror = slow.mirror;
+    seen.extend(again.until_job("job-399").await);
+    let expected: Vec<u64> = (seen[0]..).take(400).collect();
+    assert_eq!(seen, expected);
+}
+
+// spec: EVT-06, EVT-10
+#[tokio::test]
+async fn heartbeats_and_added_kinds_go_only_to_those_who_announce_a_protocol() {
+    let manager =
+        TestManager::start_with(|settings| settings.events.heartbeat = Duration::from_millis(20))
+            .await;
+    let client = manager.client().await;
+    let mut published = Raw::open(&client, asked(0)).await;
+    published.snapshot().await;
+    let mut watch = manager.watch().await;
+    let worker = manager.worker("n1").await;
+    watch
+        .until("an inventory", |event| {
+            matches!(event, StreamEvent::NodeInventoryUpdated { .. }).then_some(())
+        })
+        .await;
+    let beat = loop {
+        let stamped = watch.next().await;
+        if matches!(stamped.event, StreamEvent::Heartbeat { .. }) {
+            break stamped;
+        }
+    };
+    let latest = watch.seen().iter().map(|it| it.seq).max().unwrap();
+    assert_eq!(beat.seq, latest);
+
+    client.create_job(job("sentinel")).await.unwrap();
+    while !published.mirror.jobs.contains_key("sentinel") {
+        let event = published.next().await.event;
+        let is_published = matches!(
+            event,
+            StreamEvent::NodeStarting { .. }
+                | StreamEvent::NodeStarted { .. }
+                | StreamEvent::JobPending(_)
+        );
+        assert!(is_published, "{event:?}");
+    }
+    drop(worker);
+}
+
+// spec: EVT-18
+#[tokio::test]
+async fn the_number_of_subscribers_is_bounded() {
+    let manager = TestManager::start_with(|settings| settings.events.subscribers = 1).await;
+    let first = manager.watch().await;
+    let refused = manager.client().await.event_stream(EventSettings::default()).await;
+    assert_eq!(refused.unwrap_err().reason(), "too_many_subscribers");
+    drop(first);
+}
+
+// spec: EVT-20, WINDOW-01
+#[tokio::test]
+async fn a_subscriber_gets_the_kinds_it_asked_for_and_bad_wishes_are_refused() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let settings = EventSettings {
+        include: vec![greenroom_sdk::EventGroup::Nodes],
+        ..EventSettings::default()
+    };
+    let mut nodes = Watch::begin(manager.client().await, settings).await;
+    client.create_job(job("unseen")).await.unwrap();
+    let worker = manager.worker("n1").await;
+    let first = nodes.next().await.event;
+    assert!(matches!(first, StreamEvent::NodeStarting { .. }), "{first:?}");
+    drop(worker);
+
+    let refused = |change: fn(&mut EventStreamRequest)| {
+        let mut request = asked(10);
+        change(&mut request);
+        let mut raw = client.raw().unwrap();
+        async move { raw.event_stream(request).await.unwrap_err() }
+    };
+    let reason = |status: &Status| {
+        greenroom_sdk::proto::convert::refusal::read_refusal(status).unwrap().reason
+    };
+    let unknown = refused(|it| it.include = vec!["songs".to_owned()]).await;
+    assert_eq!(reason(&unknown), "unknown_kind");
+    let negative = refused(|it| it.pending_window_s = -1).await;
+    assert_eq!(reason(&negative), "bad_window");
+}
+
+// spec: API-19
+#[tokio::test]
+async fn an_end_in_order_ends_streams_by_name_and_touches_no_job() {
+    let mut manager = TestManager::start().await;
+    let worker = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    let client = manager.client().await;
+    super::running(&client, &mut watch, &worker, "on-air").await;
+    let told = worker.orders().len();
+    let settings = EventSettings {
+        auto_resume: false,
+        ..EventSettings::default()
+    };
+    let other = manager.client().await;
+    let (_, mut events) = other.event_stream(settings).await.unwrap();
+    manager.end().await;
+    let item = within("the stream's end", events.next()).await;
+    let Some(StreamItem::Closed(Error::Unavailable(refused))) = item else {
+        panic!("the stream ends with a name: {item:?}");
+    };
+    assert_eq!(refused.reason, "shutting_down");
+    assert_eq!(worker.orders().len(), told, "nothing is stopped");
+    assert_eq!(worker.instances().len(), 1);
+}
