@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use greenroom_placement::Domain;
 use greenroom_policy::Callback;
-use greenroom_policy::drain::{DrainState, NodeInterruption};
+use greenroom_policy::drain::DrainState;
 use greenroom_policy::effect::{ErrorInfo, NodeView, PlacementInfo};
 use greenroom_policy::event::ConnectionState;
+use greenroom_policy::interrupt::NodeInterruption;
 use greenroom_policy::migration::MigrationState;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::call::AuditEntry;

@@ -5,9 +5,10 @@
 use std::sync::{Arc, PoisonError};
 
 use greenroom_placement::{Findings, Spare};
-use greenroom_policy::drain::{DrainState, NodeInterruption};
+use greenroom_policy::drain::DrainState;
 use greenroom_policy::effect::{NodeView, PlacementInfo};
 use greenroom_policy::getters::{Admission, BundleStopTime, DryRun, PendingPlacement};
+use greenroom_policy::interrupt::NodeInterruption;
 use greenroom_policy::migration::MigrationState;
 use greenroom_policy::spare::SpareCount;
 use greenroom_policy::{Metrics, Policy, Report};
