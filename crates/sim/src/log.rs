@@ -327,6 +327,18 @@ fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) 
                 format!("{} {}{when}", node(node_id), code(kind)),
             )
         }
+        StreamEvent::ImagesPrefetched {
+            node_id, results, ..
+        } => {
+            let each: Vec<String> = results
+                .iter()
+                .map(|it| format!("{} {}", it.image_ref, if it.ok { "ok" } else { "failed" }))
+                .collect();
+            (
+                "imagesPrefetched",
+                format!("{} {}", node(node_id), each.join(", ")),
+            )
+        }
         StreamEvent::JobPrepared { key, node_id, .. } => (
             "jobPrepared",
             format!("{} on {}", job(&key.job_id), node(node_id)),

@@ -12,6 +12,7 @@ mod cloud;
 mod hold;
 mod line;
 mod manager;
+mod pull;
 mod setup;
 mod worker;
 

@@ -272,6 +272,18 @@ impl World {
                 Ok(())
             }
             Action::Duplicate(job) => self.repeat(&job.job_id()),
+            Action::ImagePulled {
+                node,
+                reference,
+                ok,
+            } => {
+                let node_id = self.known(node)?;
+                if !self.pulls(&node_id, reference) {
+                    return Err(Stuck(format!("{node} does not pull {reference} now")));
+                }
+                self.pulled(&node_id, reference, *ok);
+                Ok(())
+            }
             Action::Signal {
                 job,
                 side,

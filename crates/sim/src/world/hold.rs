@@ -28,6 +28,8 @@ pub(crate) enum Pending {
     Gone(NodeId, StartId),
     /// An instance speaks in a migration.
     Signal(NodeId, StartId, MigrationId, MigrationSignal),
+    /// A pull settles: the image is there, or not.
+    Pulled(NodeId, String, bool),
     /// A terminated machine is gone.
     MachineGone(NodeId),
     /// A worker that was told to end has ended.
@@ -67,6 +69,7 @@ impl Pending {
             Self::Running(..) => Some(HoldKind::JobRunning),
             Self::Gone(..) => Some(HoldKind::JobStopped),
             Self::Signal(..) => Some(HoldKind::MigrationSignals),
+            Self::Pulled(..) => Some(HoldKind::ImagePulls),
             Self::MachineGone(_) | Self::WorkerEnds(_) | Self::Silence(..) => None,
         }
     }
@@ -81,6 +84,7 @@ impl Pending {
             | Self::Running(node_id, _)
             | Self::Gone(node_id, _)
             | Self::Signal(node_id, ..)
+            | Self::Pulled(node_id, ..)
             | Self::MachineGone(node_id)
             | Self::WorkerEnds(node_id)
             | Self::Silence(node_id, _) => node_id,
@@ -183,6 +187,7 @@ impl World {
             Pending::Signal(node_id, start_id, migration_id, signal) => {
                 self.speaks(&node_id, &start_id, migration_id, signal);
             }
+            Pending::Pulled(node_id, reference, ok) => self.pulled(&node_id, &reference, ok),
             Pending::MachineGone(node_id) => self.machine_gone(&node_id),
             Pending::WorkerEnds(node_id) => self.worker_ends(&node_id),
             Pending::Silence(node_id, cut) => self.silence(&node_id, cut),

@@ -41,6 +41,7 @@ impl World {
             worker.cut = false;
             worker.journal.clear();
             worker.mail.clear();
+            worker.pulls.clear();
         }
     }
 

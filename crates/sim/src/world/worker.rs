@@ -16,6 +16,7 @@ use greenroom_types::{MigrationId, Millis, NodeId, StartId};
 
 use super::World;
 use super::hold::Pending;
+use super::pull::Pull;
 
 /// From a start, a stop or a pull to the inventory that shows it (SCEN-03).
 const INVENTORY_DELAY: Millis = Millis(100);
@@ -49,6 +50,8 @@ pub(crate) struct Worker {
     inventory_due: bool,
     /// It was told to end.
     pub(super) ending: bool,
+    /// Batches of images that it pulls.
+    pub(super) pulls: Vec<Pull>,
 }
 
 /// The hardware of a node.
@@ -246,10 +249,11 @@ impl World {
                 migration_id,
                 step,
             } => self.answer_step(node_id, instance.start_id, migration_id, &step),
-            WorkerOrder::PrefetchImages { .. }
-            | WorkerOrder::UpdateJob(_)
-            | WorkerOrder::ReportAck { .. }
-            | WorkerOrder::Tags(_) => {}
+            WorkerOrder::PrefetchImages {
+                batch_id,
+                image_refs,
+            } => self.pull(node_id, batch_id, image_refs),
+            WorkerOrder::UpdateJob(_) | WorkerOrder::ReportAck { .. } | WorkerOrder::Tags(_) => {}
         }
     }
 
@@ -377,7 +381,7 @@ impl World {
         }
     }
 
-    fn inventory_follows(&mut self, node_id: &NodeId) {
+    pub(super) fn inventory_follows(&mut self, node_id: &NodeId) {
         if let Some(worker) = self.workers.get_mut(node_id)
             && !worker.inventory_due
         {
