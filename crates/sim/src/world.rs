@@ -5,10 +5,11 @@
 //! the policy, then of the Manager, then windows of the stream, then what the world does, in the
 //! order in which it was arranged (SCEN-14). Between policy and Manager no time passes. What workers
 //! do stands in [`worker`], what providers do in [`cloud`], the Manager's driver in [`manager`], what
-//! a step does in [`act`].
+//! a step does in [`act`] and [`events`].
 
 mod act;
 mod cloud;
+mod events;
 mod hold;
 mod line;
 mod manager;
