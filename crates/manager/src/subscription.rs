@@ -37,6 +37,8 @@ pub(crate) struct Subscription {
     ready: VecDeque<Stamped>,
     /// With nothing sent until then, a heartbeat is (EVT-10).
     heartbeat_at: Instant,
+    /// When the clock is looked at again.
+    look_at: Instant,
 }
 
 // === impl Subscription ===
@@ -71,6 +73,7 @@ impl Subscription {
             window_ms: wish.pending_window_s * 1_000,
             ready: VecDeque::new(),
             heartbeat_at: Instant::now() + engine.hub().settings().heartbeat,
+            look_at: Instant::now() + LOOK_MAX,
         };
         let unmet = match resume {
             None => None,
@@ -174,35 +177,40 @@ impl Subscription {
                 return Ok(event);
             }
             let now = self.engine.clock().now();
+            let due = self.view.next_due(now);
+            let instant = Instant::now();
             // A step of the wall clock moves jobs into the window without a deadline of its own.
-            let mut wake = Instant::now() + LOOK_MAX;
-            if let Some(due) = self.view.next_due(now) {
+            if due.is_some_and(|due| due <= now.mono) || instant >= self.look_at {
+                self.ready.extend(self.view.on_time(now, self.seq));
+                self.look_at = instant + LOOK_MAX;
+                continue;
+            }
+            let mut wake = self.look_at;
+            if let Some(due) = due {
                 wake = wake.min(self.engine.clock().instant(due));
             }
             if self.protocol_minor > 0 {
                 wake = wake.min(self.heartbeat_at);
             }
+            // A heartbeat says that there was nothing else to send, so that is looked at first.
             tokio::select! {
+                biased;
                 news = self.queue.next() => match news {
                     Ok(news) => self.take(news),
                     Err(end) => return Err(self.end(end)),
                 },
-                () = tokio::time::sleep_until(wake) => self.pass_time(),
+                () = tokio::time::sleep_until(wake) => self.beat(),
             }
         }
     }
 
-    fn pass_time(&mut self) {
-        let now = self.engine.clock().now();
-        self.ready.extend(self.view.on_time(now, self.seq));
-        let quiet = self.ready.is_empty() && Instant::now() >= self.heartbeat_at;
-        if quiet && self.protocol_minor > 0 {
+    fn beat(&mut self) {
+        if self.protocol_minor > 0 && Instant::now() >= self.heartbeat_at {
+            let now = self.engine.clock().now().wall;
             self.ready.push_back(Stamped {
                 seq: self.seq,
-                at: now.wall,
-                event: StreamEvent::Heartbeat {
-                    server_time: now.wall,
-                },
+                at: now,
+                event: StreamEvent::Heartbeat { server_time: now },
             });
         }
     }

@@ -185,7 +185,10 @@ impl TestManager {
     pub async fn worker(&self, node_name: &str) -> FakeWorker {
         let client = self.client().await;
         let worker = FakeWorker::register(&client, node_name).await;
-        worker.call_in(&client).await.expect("the token opens the slot");
+        worker
+            .call_in(&client)
+            .await
+            .expect("the token opens the slot");
         worker.wait_greeted(1).await;
         worker
     }

@@ -19,6 +19,7 @@ use greenroom_proto::worker::{
 };
 use greenroom_sdk::{Client, Token};
 use greenroom_types::inventory::NodeInventory;
+use greenroom_types::job::JobInfo;
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
 use greenroom_types::{NodeId, StartId};
 use tokio::sync::{mpsc, watch};
@@ -147,7 +148,11 @@ impl FakeWorker {
             ..ClusterMemberRegisterRequest::default()
         };
         let mut raw = client.raw().expect("a connection");
-        let answer = within("an answer to the token", raw.cluster_member_register(request)).await?;
+        let answer = within(
+            "an answer to the token",
+            raw.cluster_member_register(request),
+        )
+        .await?;
         Ok(answer.into_inner())
     }
 
@@ -164,7 +169,11 @@ impl FakeWorker {
     /// The node's key in hexadecimal digits, to look for where it must not be.
     pub fn key_hex(&self) -> String {
         let state = self.state.borrow();
-        state.key.as_ref().expect("a worker that called in").to_hex()
+        state
+            .key
+            .as_ref()
+            .expect("a worker that called in")
+            .to_hex()
     }
 
     /// From now on orders are recorded and nothing follows from them by itself.
@@ -320,7 +329,9 @@ impl FakeWorker {
     /// Has an instance of which the Manager need not know.
     pub fn keep(&self, start_id: &StartId, key: InstanceKey, at: InstanceState) {
         self.state.send_modify(|state| {
-            state.instances.insert(start_id.clone(), Held { key, state: at });
+            state
+                .instances
+                .insert(start_id.clone(), Held { key, state: at });
         });
     }
 
@@ -408,6 +419,21 @@ impl FakeWorker {
                 ..WorkerMessage::default()
             });
         });
+    }
+
+    /// Sends news of an instance, which is kept nowhere, if there is a stream.
+    pub fn inform(&self, info: &JobInfo) {
+        let state = self.state.borrow();
+        if let Some(line) = &state.stream
+            && line.greeted
+        {
+            // News to a stream that just broke is lost, as it may be.
+            let _ = line.out.send(Ok(WorkerMessage {
+                start_id: info.start_id.to_string(),
+                message: Some(Message::JobInfo(info.into())),
+                ..WorkerMessage::default()
+            }));
+        }
     }
 
     fn say(&self, start_id: &StartId, message: impl FnOnce(InstanceKey) -> Message) {

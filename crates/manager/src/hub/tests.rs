@@ -70,6 +70,32 @@ fn a_subscriber_that_stops_reading_is_cut_off_and_others_are_not() {
     assert_eq!(waiting(&quick), [9]);
 }
 
+// spec: EVT-11, EVT-13
+#[test]
+fn at_the_usual_limit_a_flood_cuts_off_who_does_not_read_and_nobody_else() {
+    let hub = Hub::new(EventSettings::default());
+    let (slow, quick) = (hub.subscribe().unwrap(), hub.subscribe().unwrap());
+    let mut read = Vec::new();
+    for seq in 1..=20_000 {
+        hub.publish(vec![if seq % 2 == 0 {
+            picture(seq)
+        } else {
+            stopped(seq)
+        }]);
+        read.extend(waiting(&quick));
+    }
+    assert_eq!(read, (1..=20_000).collect::<Vec<_>>());
+    let kept = std::iter::from_fn(|| slow.try_next()).take_while(Result::is_ok);
+    assert!(kept.count() <= 16_384);
+    hub.publish((20_001..=40_000).map(stopped).collect());
+    assert!(matches!(slow.try_next(), Some(Err(End::TooSlow))));
+    assert_eq!(
+        hub.past(20_000).unwrap().changes.len(),
+        20_000,
+        "and can be resumed"
+    );
+}
+
 // spec: EVT-12
 #[test]
 fn past_half_only_pictures_are_merged_and_only_job_info_is_dropped() {

@@ -13,6 +13,7 @@ use greenroom_proto::worker::worker_message::Message as In;
 use greenroom_proto::worker::{
     NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
 };
+use greenroom_types::job::JobInfo;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -372,16 +373,7 @@ impl Session<'_> {
             Ok(Said::Unserved) => {
                 tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
             }
-            Ok(Said::Info(info)) => {
-                if self
-                    .info
-                    .pass(self.dialler.engine.clock().mono().0 / 1_000, &info.start_id)
-                {
-                    self.dialler.engine.hub().inform(info);
-                } else {
-                    self.dialler.engine.hub().lose_info();
-                }
-            }
+            Ok(Said::Info(info)) => self.pass_on(info),
             Ok(Said::Report { report_id, report }) => {
                 let command = Command::Report {
                     node_id: node_id.clone(),
@@ -405,6 +397,30 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Passes news of an instance on, if it is one of this worker's (EVT-09, SEC-06).
+    fn pass_on(&mut self, info: JobInfo) {
+        let engine = &self.dialler.engine;
+        let is_here = engine.read(|ledger| {
+            let instance = ledger.instance(&info.start_id);
+            instance.is_some_and(|it| it.key == info.key && it.node_id == self.dialler.node_id)
+        });
+        if !is_here {
+            tracing::debug!(
+                node_id = %self.dialler.node_id, key = %info.key,
+                "news of an instance that is not on the node is left out"
+            );
+            return;
+        }
+        if self
+            .info
+            .pass(engine.clock().mono().0 / 1_000, &info.start_id)
+        {
+            engine.hub().inform(info);
+        } else {
+            engine.hub().lose_info();
+        }
     }
 
     async fn send(&mut self, message: NodeControllerMessage) -> Result<(), Ended> {

@@ -4,12 +4,13 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use greenroom_manager::{Settings, StartError, StatusLog};
+use greenroom_sdk::proto::common::JobId;
+use greenroom_sdk::proto::health::HealthCheckRequest;
 use greenroom_sdk::proto::health::health_check_response::ServingStatus;
 use greenroom_sdk::proto::health::health_client::HealthClient;
-use greenroom_sdk::proto::health::HealthCheckRequest;
 use greenroom_sdk::proto::manager::Job;
-use greenroom_sdk::proto::common::JobId;
-use greenroom_testkit::{TestManager, job, within};
+use greenroom_sdk::types::node::NodeState;
+use greenroom_testkit::{TestManager, job, key, within};
 use tonic::Code;
 
 async fn refusal(settings: Settings) -> StartError {
@@ -39,8 +40,16 @@ async fn a_folder_that_another_manager_holds_is_refused() {
     let other = Settings::new(manager.data_dir(), "127.0.0.1:0".parse().unwrap());
     let error = refusal(other).await;
     let text = error.to_string();
-    assert!(text.contains(&format!("in use by process {}", std::process::id())), "{text}");
-    manager.client().await.create_job(job("goes-on")).await.unwrap();
+    assert!(
+        text.contains(&format!("in use by process {}", std::process::id())),
+        "{text}"
+    );
+    manager
+        .client()
+        .await
+        .create_job(job("goes-on"))
+        .await
+        .unwrap();
 }
 
 // spec: SEC-01
@@ -129,10 +138,44 @@ async fn what_was_answered_is_there_after_the_managers_death() {
     let mut manager = TestManager::start().await;
     for round in 0..3 {
         let client = manager.client().await;
-        let hash = client.create_job(job(&format!("job-{round}"))).await.unwrap();
+        let hash = client
+            .create_job(job(&format!("job-{round}")))
+            .await
+            .unwrap();
         manager.crash().await;
         let client = manager.client().await;
-        let found = client.job_by_id(format!("job-{round}")).await.unwrap().unwrap();
+        let found = client
+            .job_by_id(format!("job-{round}"))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(found.job.current_hash, hash);
     }
+}
+
+// spec: STORE-09
+#[tokio::test]
+async fn on_a_full_disk_only_what_makes_room_is_taken() {
+    let mut manager = TestManager::start().await;
+    let worker = manager.worker("n1").await;
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    super::running(&client, &mut watch, &worker, "on-air").await;
+    client.create_job(job("old")).await.unwrap();
+    // No disk has as much free as is asked for now.
+    manager.settings().min_free_bytes = u64::MAX;
+    manager.restart().await;
+    let client = manager.client().await;
+    watch.until_node("n1", NodeState::Running).await;
+
+    let refused = client.create_job(job("new")).await.unwrap_err();
+    assert_eq!(refused.reason(), "disk_full");
+    let refused = client.register_cluster_node("n2", "").await.unwrap_err();
+    assert_eq!(refused.reason(), "disk_full");
+    let refused = worker.present(&client).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    client.delete_job("old").await.unwrap();
+    client.stop_job(key("on-air"), "n1", None).await.unwrap();
+    watch.until_last("on-air", "stopped").await;
+    client.terminate_node("n1").await.unwrap();
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use greenroom_sdk::proto::convert::stream::decode;
 use greenroom_sdk::proto::manager::{EventStreamEvent, EventStreamRequest, EventStreamResume};
 use greenroom_sdk::types::call::Detail;
+use greenroom_sdk::types::job::{JobInfo, JobInfoKind};
 use greenroom_sdk::types::stream::{Stamped, StreamEvent};
+use greenroom_sdk::types::{StartId, Wall};
 use greenroom_sdk::{Client, Error, EventSettings, JobSearch, StreamItem};
-use greenroom_testkit::{Mirror, TestManager, Watch, job, within};
+use greenroom_testkit::{Mirror, TestManager, Watch, job, key, within};
 use tonic::{Code, Status, Streaming};
 
 /// A subscriber without the SDK's help, so that the test sees every message and breaks it off
@@ -29,7 +31,10 @@ fn asked(protocol: u32) -> EventStreamRequest {
 
 impl Raw {
     async fn open(client: &Client, request: EventStreamRequest) -> Self {
-        let mut raw = client.raw().expect("a connection").max_decoding_message_size(64 << 20);
+        let mut raw = client
+            .raw()
+            .expect("a connection")
+            .max_decoding_message_size(64 << 20);
         let answer = within("an event stream", raw.event_stream(request)).await;
         Self {
             stream: answer.expect("subscribers are taken").into_inner(),
@@ -64,7 +69,7 @@ impl Raw {
         let mut seqs = Vec::new();
         while !self.mirror.jobs.contains_key(job_id) {
             let stamped = self.next().await;
-            if !matches!(stamped.event, StreamEvent::Heartbeat { .. }) {
+            if !is_heartbeat(&stamped) {
                 seqs.push(stamped.seq);
             }
         }
@@ -85,7 +90,9 @@ impl Raw {
 /// The answer to a resume: whether it goes on, and why not.
 async fn resumed(raw: &mut Raw) -> (bool, String) {
     match raw.next().await.event {
-        StreamEvent::StreamResumed { complete, reason, .. } => (complete, reason),
+        StreamEvent::StreamResumed {
+            complete, reason, ..
+        } => (complete, reason),
         other => panic!("stream_resumed comes first, not {other:?}"),
     }
 }
@@ -104,7 +111,10 @@ async fn bustle(manager: &TestManager, callers: u32, rounds: u32) {
                 client.update_job(it, 0).await.expect("updated");
                 match round % 3 {
                     0 => client.delete_job(job_id.as_str()).await.expect("deleted"),
-                    1 => client.complete_job(job_id.as_str()).await.expect("completed"),
+                    1 => client
+                        .complete_job(job_id.as_str())
+                        .await
+                        .expect("completed"),
                     _ => {}
                 }
             }
@@ -113,10 +123,14 @@ async fn bustle(manager: &TestManager, callers: u32, rounds: u32) {
     tasks.join_all().await;
 }
 
+const fn is_heartbeat(stamped: &Stamped) -> bool {
+    matches!(stamped.event, StreamEvent::Heartbeat { .. })
+}
+
 fn gapless(from: u64, stamped: &[Stamped]) {
     let seqs: Vec<u64> = stamped
         .iter()
-        .filter(|it| !matches!(it.event, StreamEvent::Heartbeat { .. }))
+        .filter(|it| !is_heartbeat(it))
         .map(|it| it.seq)
         .collect();
     let expected: Vec<u64> = (from + 1..).take(seqs.len()).collect();
@@ -149,7 +163,10 @@ async fn subscribers_who_come_in_the_middle_of_changes_miss_nothing_and_see_noth
         assert_eq!(first.mirror().jobs.get(job_id), Some(known));
     }
     let stored = client.job_search(JobSearch::default()).await.unwrap();
-    let stored: BTreeSet<_> = stored.into_iter().map(|found| found.job.job.job_id).collect();
+    let stored: BTreeSet<_> = stored
+        .into_iter()
+        .map(|found| found.job.job.job_id)
+        .collect();
     let shown: BTreeSet<_> = first.mirror().jobs.keys().cloned().collect();
     assert_eq!(shown, stored);
 }
@@ -167,7 +184,10 @@ async fn a_resume_brings_what_was_missed_and_nothing_else() {
     let mut broken = Raw::open(&client, asked(10)).await;
     broken.snapshot().await;
     client.complete_job("stays").await.unwrap();
-    assert!(matches!(broken.next().await.event, StreamEvent::JobUpdated(_)));
+    assert!(matches!(
+        broken.next().await.event,
+        StreamEvent::JobUpdated(_)
+    ));
     let left_off = (broken.seq, broken.mirror.clone());
     let request = broken.resume(asked(10));
     drop(broken);
@@ -251,10 +271,22 @@ async fn a_resume_that_cannot_be_met_gets_a_whole_snapshot_and_the_reason() {
     };
     for (request, reason) in [
         (old, "too long ago"),
-        (changed(|it| it.resume.as_mut().unwrap().after_seq += 9), "a seq from the future"),
-        (changed(|it| it.resume.as_mut().unwrap().epoch = "e".to_owned()), "another epoch, or another window or choice of kinds"),
-        (changed(|it| it.pending_window_s = 60), "another epoch, or another window or choice of kinds"),
-        (changed(|it| it.include = vec!["jobs".to_owned()]), "another epoch, or another window or choice of kinds"),
+        (
+            changed(|it| it.resume.as_mut().unwrap().after_seq += 9),
+            "a seq from the future",
+        ),
+        (
+            changed(|it| it.resume.as_mut().unwrap().epoch = "e".to_owned()),
+            "another epoch, or another window or choice of kinds",
+        ),
+        (
+            changed(|it| it.pending_window_s = 60),
+            "another epoch, or another window or choice of kinds",
+        ),
+        (
+            changed(|it| it.include = vec!["jobs".to_owned()]),
+            "another epoch, or another window or choice of kinds",
+        ),
     ] {
         let mut again = Raw::open(&client, request).await;
         assert_eq!(resumed(&mut again).await, (false, reason.to_owned()));
@@ -321,13 +353,16 @@ async fn a_subscriber_that_stops_reading_is_cut_off_and_told_where_to_go_on() {
         let mut big = job(&format!("job-{number}"));
         big.services[0].configuration = "x".repeat(60_000);
         client.create_job(big).await.unwrap();
-        quick.until_job(&format!("job-{number}"), "seen", |_| true).await;
+        quick
+            .until_job(&format!("job-{number}"), "seen", |_| true)
+            .await;
     }
     gapless(quick.initial().seq, quick.seen());
 
     let mut seen = Vec::new();
     let refused = loop {
         match slow.try_next().await {
+            Ok(stamped) if is_heartbeat(&stamped) => {}
             Ok(stamped) => seen.push(stamped.seq),
             Err(refused) => break refused,
         }
@@ -367,7 +402,7 @@ async fn heartbeats_and_added_kinds_go_only_to_those_who_announce_a_protocol() {
         .await;
     let beat = loop {
         let stamped = watch.next().await;
-        if matches!(stamped.event, StreamEvent::Heartbeat { .. }) {
+        if is_heartbeat(&stamped) {
             break stamped;
         }
     };
@@ -388,12 +423,113 @@ async fn heartbeats_and_added_kinds_go_only_to_those_who_announce_a_protocol() {
     drop(worker);
 }
 
+// spec: EVT-09, EVT-12
+#[tokio::test]
+async fn news_of_an_instance_is_passed_on_up_to_a_number_and_the_rest_is_counted() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let (n1, n2) = (manager.worker("n1").await, manager.worker("n2").await);
+    let mut watch = manager.watch().await;
+    let start_id = super::running(&client, &mut watch, &n1, "on-air").await;
+    let latest = watch.seen().iter().map(|it| it.seq).max().unwrap();
+    let news = |start_id: &StartId, text: String| JobInfo {
+        key: key("on-air"),
+        start_id: start_id.clone(),
+        at: Wall(1_000),
+        kind: JobInfoKind::ServiceStarted(text),
+    };
+    n2.inform(&news(&start_id, "another worker's word".to_owned()));
+    for number in 0..400 {
+        n1.inform(&news(&start_id, number.to_string()));
+    }
+    let (mut told, mut lost) = (0, 0);
+    while told + lost < 400 {
+        let stamped = watch.next().await;
+        match stamped.event {
+            StreamEvent::JobInfo(info) => {
+                assert_eq!(stamped.seq, latest, "it has no number of its own");
+                assert_ne!(
+                    info.kind,
+                    JobInfoKind::ServiceStarted("another worker's word".into())
+                );
+                told += 1;
+            }
+            StreamEvent::EventsLost { kind, count } => {
+                assert_eq!(kind, "job_info");
+                lost += count;
+            }
+            StreamEvent::Heartbeat { .. } => {}
+            other => panic!("nothing else happens: {other:?}"),
+        }
+    }
+    assert!(told >= 50 && lost > 0, "{told} told, {lost} lost");
+    let request = EventStreamRequest {
+        resume: Some(EventStreamResume {
+            epoch: watch.initial().epoch.clone(),
+            after_seq: latest - 1,
+        }),
+        ..asked(10)
+    };
+    let mut again = Raw::open(&client, request).await;
+    assert!(resumed(&mut again).await.0);
+    client.create_job(job("sentinel")).await.unwrap();
+    assert_eq!(
+        again.until_job("sentinel").await,
+        [latest, latest + 1],
+        "news is not replayed"
+    );
+}
+
+// spec: WINDOW-03, WINDOW-05, EVT-15
+#[tokio::test]
+async fn time_brings_jobs_into_the_window_and_whoever_was_away_gets_a_snapshot() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let request = EventStreamRequest {
+        pending_window_s: 3_600,
+        ..asked(10)
+    };
+    let mut away = Raw::open(&client, request.clone()).await;
+    away.snapshot().await;
+    let mut here = Raw::open(&client, request.clone()).await;
+    here.snapshot().await;
+    let mut ahead = job("ahead");
+    ahead.start_date_time = Some(now().plus(3_600_000 + 5_000));
+    client.create_job(ahead).await.unwrap();
+    client.create_job(job("sentinel")).await.unwrap();
+    let before = away.seq;
+    assert_eq!(
+        away.until_job("sentinel").await,
+        [before + 2],
+        "the other lies beyond"
+    );
+    let request = away.resume(request);
+    drop(away);
+
+    here.until_job("ahead").await;
+    assert_eq!(here.seq, before + 2, "time alone raises no number");
+    let mut again = Raw::open(&client, request).await;
+    let doubt = "jobs came into the window meanwhile".to_owned();
+    assert_eq!(resumed(&mut again).await, (false, doubt));
+    again.snapshot().await;
+    assert_eq!(again.mirror, here.mirror);
+}
+
+fn now() -> Wall {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Wall(i64::try_from(since.unwrap().as_millis()).unwrap())
+}
+
 // spec: EVT-18
 #[tokio::test]
 async fn the_number_of_subscribers_is_bounded() {
     let manager = TestManager::start_with(|settings| settings.events.subscribers = 1).await;
     let first = manager.watch().await;
-    let refused = manager.client().await.event_stream(EventSettings::default()).await;
+    let refused = manager
+        .client()
+        .await
+        .event_stream(EventSettings::default())
+        .await;
     assert_eq!(refused.unwrap_err().reason(), "too_many_subscribers");
     drop(first);
 }
@@ -411,7 +547,10 @@ async fn a_subscriber_gets_the_kinds_it_asked_for_and_bad_wishes_are_refused() {
     client.create_job(job("unseen")).await.unwrap();
     let worker = manager.worker("n1").await;
     let first = nodes.next().await.event;
-    assert!(matches!(first, StreamEvent::NodeStarting { .. }), "{first:?}");
+    assert!(
+        matches!(first, StreamEvent::NodeStarting { .. }),
+        "{first:?}"
+    );
     drop(worker);
 
     let refused = |change: fn(&mut EventStreamRequest)| {
@@ -421,7 +560,9 @@ async fn a_subscriber_gets_the_kinds_it_asked_for_and_bad_wishes_are_refused() {
         async move { raw.event_stream(request).await.unwrap_err() }
     };
     let reason = |status: &Status| {
-        greenroom_sdk::proto::convert::refusal::read_refusal(status).unwrap().reason
+        greenroom_sdk::proto::convert::refusal::read_refusal(status)
+            .unwrap()
+            .reason
     };
     let unknown = refused(|it| it.include = vec!["songs".to_owned()]).await;
     assert_eq!(reason(&unknown), "unknown_kind");

@@ -1,10 +1,10 @@
 //! Hard cases of starts, stops and deletes, most of them around the death of the Manager (HARDM).
 
+use greenroom_sdk::proto::worker::WorkerJobStarted;
+use greenroom_sdk::proto::worker::worker_message::Message;
 use greenroom_sdk::types::call::Call;
 use greenroom_sdk::types::node::{InstanceState, NodeState};
 use greenroom_sdk::types::stream::StreamEvent;
-use greenroom_sdk::proto::worker::WorkerJobStarted;
-use greenroom_sdk::proto::worker::worker_message::Message;
 use greenroom_sdk::{CallOptions, Client};
 use greenroom_testkit::{Received, TestManager, bundle, job, key, kinds, start};
 
@@ -40,7 +40,10 @@ async fn a_start_that_was_recorded_and_not_sent_is_sent_after_the_managers_death
     let shown = watch.until_last("on-air", "running").await;
     assert_eq!(kinds(&shown), ["created", "provisioned", "running"]);
     worker.wait_acknowledged().await;
-    assert_eq!((provisions(&worker, "on-air"), stops(&worker, "on-air")), (1, 0));
+    assert_eq!(
+        (provisions(&worker, "on-air"), stops(&worker, "on-air")),
+        (1, 0)
+    );
 }
 
 // spec: HARDM-02
@@ -67,7 +70,10 @@ async fn a_start_that_happened_and_was_not_recorded_is_told_by_the_hello() {
         kinds(&history(&manager.client().await, "on-air").await),
         ["created", "provisioned", "running"]
     );
-    assert_eq!((provisions(&worker, "on-air"), stops(&worker, "on-air")), (1, 0));
+    assert_eq!(
+        (provisions(&worker, "on-air"), stops(&worker, "on-air")),
+        (1, 0)
+    );
 }
 
 // spec: HARDM-04, API-07
@@ -81,7 +87,10 @@ async fn a_repeated_start_is_answered_from_the_record_and_never_done_twice() {
     assert!(start_with_id(&client, "on-air", "n1", "once").await);
     manager.crash().await;
     let client = manager.client().await;
-    assert!(start_with_id(&client, "on-air", "n1", "once").await, "also after a crash");
+    assert!(
+        start_with_id(&client, "on-air", "n1", "once").await,
+        "also after a crash"
+    );
 
     let refused = client.start_job(start("on-air", "n1")).await.unwrap_err();
     assert_eq!(refused.reason(), "already_on_node");
@@ -89,12 +98,17 @@ async fn a_repeated_start_is_answered_from_the_record_and_never_done_twice() {
         request_id: Some("once".to_owned()),
         ..CallOptions::default()
     };
-    let other = client.call_with(Call::DeleteJob("on-air".into()), options).await;
+    let other = client
+        .call_with(Call::DeleteJob("on-air".into()), options)
+        .await;
     assert_eq!(other.unwrap_err().reason(), "request_id_reused");
     worker.wait_greeted(2).await;
     worker.wait_acknowledged().await;
     assert_eq!(worker.instances().len(), 1);
-    assert_eq!(kinds(&history(&client, "on-air").await)[..2], ["created", "provisioned"]);
+    assert_eq!(
+        kinds(&history(&client, "on-air").await)[..2],
+        ["created", "provisioned"]
+    );
 }
 
 // spec: HARDM-05
@@ -120,7 +134,10 @@ async fn of_two_starts_of_one_key_at_once_one_is_accepted_and_one_worker_hears()
         watch.until_last(&job_id, "running").await;
         // What the loser was told before this start, it has by now.
         running(&one, &mut watch, loser, &format!("sentinel-{round}")).await;
-        assert_eq!((provisions(winner, &job_id), provisions(loser, &job_id)), (1, 0));
+        assert_eq!(
+            (provisions(winner, &job_id), provisions(loser, &job_id)),
+            (1, 0)
+        );
     }
 }
 
@@ -170,7 +187,9 @@ async fn news_of_an_older_start_changes_nothing_and_stops_it() {
     client.start_job(start("on-air", "n1")).await.unwrap();
     let new = worker
         .wait_order("the second start", |order| {
-            order.provision_of("on-air").filter(|start_id| *start_id != old)
+            order
+                .provision_of("on-air")
+                .filter(|start_id| *start_id != old)
         })
         .await;
     worker.started(&new);
@@ -183,7 +202,9 @@ async fn news_of_an_older_start_changes_nothing_and_stops_it() {
     worker.report(&old, late);
     let (start_id, reason) = worker
         .wait_order("a stop", |order| match order {
-            Received::Stop { start_id, reason, .. } => Some((start_id.clone(), reason.clone())),
+            Received::Stop {
+                start_id, reason, ..
+            } => Some((start_id.clone(), reason.clone())),
             _ => None,
         })
         .await;
@@ -203,7 +224,10 @@ async fn a_delete_goes_on_where_the_managers_death_broke_it_off() {
     let client = manager.client().await;
     let worker = manager.worker("n1").await;
     let mut watch = manager.watch().await;
-    let created = client.create_bundle(bundle("show", &["a", "b"])).await.unwrap();
+    let created = client
+        .create_bundle(bundle("show", &["a", "b"]))
+        .await
+        .unwrap();
     let [first, second] = [&created.job_ids[0], &created.job_ids[1]].map(|id| id.as_str());
     let mut starts = Vec::new();
     for job_id in [first, second] {
@@ -218,7 +242,9 @@ async fn a_delete_goes_on_where_the_managers_death_broke_it_off() {
     worker.wait_stop(second).await;
     worker.stopped(&starts[0]);
     watch
-        .until_mirror("the first job gone", |mirror| !mirror.jobs.contains_key(first))
+        .until_mirror("the first job gone", |mirror| {
+            !mirror.jobs.contains_key(first)
+        })
         .await;
     assert!(watch.mirror().bundles.contains_key("show"));
     worker.wait_acknowledged().await;
@@ -231,15 +257,23 @@ async fn a_delete_goes_on_where_the_managers_death_broke_it_off() {
         .until_mirror("the bundle gone", |mirror| mirror.bundles.is_empty())
         .await;
     assert!(watch.mirror().jobs.is_empty());
-    assert_eq!(stops(&worker, first), 1, "no second stop for what has stopped");
-    assert_eq!(stops(&worker, second), 2, "the rest is stopped after the restart");
+    assert_eq!(
+        stops(&worker, first),
+        1,
+        "no second stop for what has stopped"
+    );
+    assert_eq!(
+        stops(&worker, second),
+        2,
+        "the rest is stopped after the restart"
+    );
     // Whatever might come again comes before this.
     let client = manager.client().await;
     client.create_job(job("sentinel")).await.unwrap();
     watch.until_job("sentinel", "created", |_| true).await;
-    let ends = watch.seen().iter().filter(|stamped| {
-        matches!(&stamped.event, StreamEvent::BundleDeleted(id) if id.as_str() == "show")
-    });
+    let ends = watch.seen().iter().filter(
+        |stamped| matches!(&stamped.event, StreamEvent::BundleDeleted(id) if id.as_str() == "show"),
+    );
     assert_eq!((ends.count(), watch.snapshots()), (1, 1));
     let refused = client.get_bundle("show").await.unwrap_err();
     assert_eq!(refused.reason(), "unknown_bundle");

@@ -25,20 +25,30 @@ async fn a_job_is_created_started_runs_and_is_stopped() {
     let shown = watch.until_last("clock", "provisioned").await;
     assert_eq!(shown.state, JobState::Active);
     let start_id = worker.wait_provision("clock").await;
-    assert_eq!(start_id, start_of(&shown), "the worker is told the start that is recorded");
+    assert_eq!(
+        start_id,
+        start_of(&shown),
+        "the worker is told the start that is recorded"
+    );
 
     worker.accepted(&start_id);
     worker.started(&start_id);
     watch.until_last("clock", "running").await;
 
-    client.stop_job(key("clock"), "n1", Some(Millis(2_500))).await.unwrap();
+    client
+        .stop_job(key("clock"), "n1", Some(Millis(2_500)))
+        .await
+        .unwrap();
     let shown = watch.until_last("clock", "stopping").await;
     assert_eq!(stopping_of(&shown).0, StopReason::UserRequested);
     let told = worker
         .wait_order("a stop", |order| match order {
-            Received::Stop { start_id, grace_ms, reason, .. } => {
-                Some((start_id.clone(), *grace_ms, reason.clone()))
-            }
+            Received::Stop {
+                start_id,
+                grace_ms,
+                reason,
+                ..
+            } => Some((start_id.clone(), *grace_ms, reason.clone())),
             _ => None,
         })
         .await;
@@ -97,7 +107,11 @@ async fn failures_and_rejections_end_the_instance_and_not_the_job() {
     client.create_job(job("big")).await.unwrap();
     client.start_job(start("big", "n1")).await.unwrap();
     let start_id = worker.wait_provision("big").await;
-    worker.rejected(&start_id, RejectionCode::Capacity, "8 vCPUs are free, 16 are wanted");
+    worker.rejected(
+        &start_id,
+        RejectionCode::Capacity,
+        "8 vCPUs are free, 16 are wanted",
+    );
     let (code, reason) = watch
         .until("job_rejected", |event| match event {
             StreamEvent::JobRejected { code, reason, .. } => Some((*code, reason.clone())),
@@ -124,11 +138,16 @@ async fn starts_that_cannot_be_are_refused_by_name_and_no_worker_hears_of_them()
     running(&client, &mut watch, &n1, "on-air").await;
     client.create_job(job("idle")).await.unwrap();
     client.create_job(job("over")).await.unwrap();
-    client.mark_job_failed("over", "it never worked").await.unwrap();
+    client
+        .mark_job_failed("over", "it never worked")
+        .await
+        .unwrap();
     let gone = manager.worker("gone").await;
     client.terminate_node("gone").await.unwrap();
     watch
-        .until_mirror("the end of node gone", |mirror| !mirror.nodes.contains_key("gone"))
+        .until_mirror("the end of node gone", |mirror| {
+            !mirror.nodes.contains_key("gone")
+        })
         .await;
 
     for (job_id, node_id, reason) in [

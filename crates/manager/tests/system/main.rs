@@ -18,7 +18,10 @@ async fn running(client: &Client, watch: &mut Watch, worker: &FakeWorker, job_id
     let node_id = worker.node_id();
     client.create_job(job(job_id)).await.expect("a new job");
     let start = start(job_id, node_id.as_str());
-    client.start_job(start).await.expect("the start is accepted");
+    client
+        .start_job(start)
+        .await
+        .expect("the start is accepted");
     let shown = watch.until_last(job_id, "running").await;
     start_of(&shown)
 }
@@ -49,11 +52,17 @@ async fn history(client: &Client, job_id: &str) -> JobWithHistory {
 /// How many orders to create an instance of the job a worker was given.
 fn provisions(worker: &FakeWorker, job_id: &str) -> usize {
     let orders = worker.orders();
-    orders.iter().filter(|order| order.provision_of(job_id).is_some()).count()
+    orders
+        .iter()
+        .filter(|order| order.provision_of(job_id).is_some())
+        .count()
 }
 
 /// How many orders to stop an instance of the job a worker was given.
 fn stops(worker: &FakeWorker, job_id: &str) -> usize {
     let orders = worker.orders();
-    orders.iter().filter(|order| order.stop_of(job_id).is_some()).count()
+    orders
+        .iter()
+        .filter(|order| order.stop_of(job_id).is_some())
+        .count()
 }

@@ -6,7 +6,9 @@ use greenroom_sdk::types::job::StopReason;
 use greenroom_sdk::types::node::{NodeState, NodeStoppingReason};
 use greenroom_sdk::types::stream::StreamEvent;
 use greenroom_sdk::types::{Millis, StartId};
-use greenroom_testkit::{FakeWorker, Honesty, Received, TestManager, Watch, job, key, kinds, start};
+use greenroom_testkit::{
+    FakeWorker, Honesty, Received, TestManager, Watch, job, key, kinds, start,
+};
 
 use super::{history, running, start_of, stopping_of, stops};
 
@@ -42,7 +44,9 @@ async fn a_worker_calls_in_is_dialled_says_hello_and_its_node_runs() {
     until_inventory(&mut watch).await;
     worker.wait_greeted(1).await;
 
-    let starting = place(&watch, |event| matches!(event, StreamEvent::NodeStarting { .. }));
+    let starting = place(&watch, |event| {
+        matches!(event, StreamEvent::NodeStarting { .. })
+    });
     let started = place(&watch, is_node_started);
     assert!(starting < started && started < place(&watch, is_inventory));
     let StreamEvent::NodeStarted { running, .. } = &watch.seen()[started].event else {
@@ -160,7 +164,13 @@ async fn an_instance_on_a_node_that_comes_back_is_taken_back_as_it_is() {
         ["created", "provisioned", "running", "stopping", "running"]
     );
     assert_eq!(start_of(&shown), start_id);
-    assert_eq!((stops(&worker, "on-air"), super::provisions(&worker, "on-air")), (0, 1));
+    assert_eq!(
+        (
+            stops(&worker, "on-air"),
+            super::provisions(&worker, "on-air")
+        ),
+        (0, 1)
+    );
     // Started, then jobs, then the inventory.
     let order: Vec<&str> = watch.seen()[lost_at..]
         .iter()
@@ -193,7 +203,9 @@ async fn an_instance_that_runs_elsewhere_by_now_is_stopped_when_its_node_comes_b
     n1.mend();
     let (start_id, reason) = n1
         .wait_order("a stop", |order| match order {
-            Received::Stop { start_id, reason, .. } => Some((start_id.clone(), reason.clone())),
+            Received::Stop {
+                start_id, reason, ..
+            } => Some((start_id.clone(), reason.clone())),
             _ => None,
         })
         .await;
@@ -203,7 +215,8 @@ async fn an_instance_that_runs_elsewhere_by_now_is_stopped_when_its_node_comes_b
     let shown = history(&client, "on-air").await;
     let of = |start: &StartId| {
         let mut own = shown.clone();
-        own.history.retain(|entry| entry.start_id.as_ref() == Some(start));
+        own.history
+            .retain(|entry| entry.start_id.as_ref() == Some(start));
         kinds(&own)
     };
     assert_eq!(of(&old), ["provisioned", "running", "stopping", "stopped"]);
@@ -220,10 +233,17 @@ async fn a_stop_for_a_node_out_of_reach_is_delivered_once_when_it_is_back() {
     let old = running(&client, &mut watch, &worker, "on-air").await;
     worker.cut();
     watch.until_node("n1", NodeState::Unreachable).await;
-    client.stop_job(key("on-air"), "n1", Some(Millis(2_500))).await.unwrap();
+    client
+        .stop_job(key("on-air"), "n1", Some(Millis(2_500)))
+        .await
+        .unwrap();
     watch.until_last("on-air", "stopping").await;
     let refused = client.start_job(start("on-air", "n1")).await.unwrap_err();
-    assert_eq!(refused.reason(), "already_on_node", "it holds its key to the end");
+    assert_eq!(
+        refused.reason(),
+        "already_on_node",
+        "it holds its key to the end"
+    );
 
     worker.mend();
     watch.until_last("on-air", "stopped").await;
@@ -234,7 +254,9 @@ async fn a_stop_for_a_node_out_of_reach_is_delivered_once_when_it_is_back() {
         .orders()
         .into_iter()
         .filter_map(|order| match order {
-            Received::Stop { start_id, grace_ms, .. } => Some((start_id, grace_ms)),
+            Received::Stop {
+                start_id, grace_ms, ..
+            } => Some((start_id, grace_ms)),
             _ => None,
         })
         .collect();
@@ -285,7 +307,10 @@ async fn a_worker_of_another_major_is_not_served() {
             _ => None,
         })
         .await;
-    assert_eq!(reason, NodeStoppingReason::InitialisationHealthPingTimeExceeded);
+    assert_eq!(
+        reason,
+        NodeStoppingReason::InitialisationHealthPingTimeExceeded
+    );
     assert_eq!(worker.greeted(), 0);
 }
 
@@ -312,11 +337,20 @@ async fn who_answers_at_a_workers_address_without_its_key_learns_nothing() {
         worker.cut();
     }
     let heard = worker.heard().split_off(heard_before);
-    for secret in ["secret-show", "the secret line", worker.token().reveal(), &worker.key_hex()] {
+    for secret in [
+        "secret-show",
+        "the secret line",
+        worker.token().reveal(),
+        &worker.key_hex(),
+    ] {
         assert!(!heard.contains(secret), "{secret} was told to a stranger");
     }
     assert_eq!(worker.greeted(), 1);
-    assert_eq!(watch.mirror().nodes["n1"], NodeState::Unreachable, "the node is left as it was");
+    assert_eq!(
+        watch.mirror().nodes["n1"],
+        NodeState::Unreachable,
+        "the node is left as it was"
+    );
 
     worker.pretend(Honesty::Honest);
     worker.mend();
@@ -342,7 +376,13 @@ async fn nodes_are_listed_in_pages_that_are_cuts_of_one_state() {
             page_size: 2,
             page_token: page_token.to_owned(),
         };
-        let answer = client.raw().unwrap().list_nodes(request).await.unwrap().into_inner();
+        let answer = client
+            .raw()
+            .unwrap()
+            .list_nodes(request)
+            .await
+            .unwrap()
+            .into_inner();
         let names: Vec<_> = answer
             .nodes
             .into_iter()

@@ -32,7 +32,10 @@ async fn a_copied_token_opens_nothing_and_disturbs_nobody() {
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert_eq!(reason(&refused), "bad_token");
     super::running(&client, &mut watch, &worker, "goes-on").await;
-    assert_eq!((worker.dialled(), worker.greeted(), thief.dialled()), (1, 1, 0));
+    assert_eq!(
+        (worker.dialled(), worker.greeted(), thief.dialled()),
+        (1, 1, 0)
+    );
     let slots = client.list_cluster_nodes().await.unwrap();
     assert!(slots[0].active);
 }
@@ -68,7 +71,10 @@ async fn a_worker_that_lost_the_answer_may_ask_again() {
     manager.crash().await;
     let client = manager.client().await;
     let kept = worker.present(&client).await.unwrap();
-    assert_eq!((&kept.node_id, &kept.key_share), (&lost.node_id, &lost.key_share));
+    assert_eq!(
+        (&kept.node_id, &kept.key_share),
+        (&lost.node_id, &lost.key_share)
+    );
     worker.mend();
     worker.call_in(&client).await.unwrap();
     worker.wait_greeted(1).await;
@@ -90,7 +96,11 @@ async fn bad_tokens_get_one_late_answer_and_too_many_of_them_close_the_door() {
         let refused = worker.present(client).await.unwrap_err();
         // Only the lower bound: the upper one is for a machine with nothing else to do.
         assert!(begun.elapsed() >= Duration::from_millis(300));
-        (refused.code(), reason(&refused), refused.message().to_owned())
+        (
+            refused.code(),
+            reason(&refused),
+            refused.message().to_owned(),
+        )
     };
     let answers = tokio::join!(
         present(&thief, &client),
@@ -98,7 +108,10 @@ async fn bad_tokens_get_one_late_answer_and_too_many_of_them_close_the_door() {
         present(&unknown, &client)
     );
     assert_eq!(answers.0.1, "bad_token");
-    assert!(answers.0 == answers.1 && answers.1 == answers.2, "nothing to probe");
+    assert!(
+        answers.0 == answers.1 && answers.1 == answers.2,
+        "nothing to probe"
+    );
     for _ in 3..10 {
         present(&unknown, &client).await;
     }

@@ -235,7 +235,8 @@ impl State {
                 }
             }
             Some(Order::ReportAck(ack)) => {
-                self.journal.retain(|report| report.report_id > ack.report_id);
+                self.journal
+                    .retain(|report| report.report_id > ack.report_id);
             }
             _ => {}
         }
