@@ -19,6 +19,7 @@ mod agent;
 mod capacity;
 mod config;
 mod credential;
+mod gate;
 mod inventory;
 mod journal;
 mod lanes;
@@ -46,6 +47,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom_auth::{NodeKey, Secret};
+use greenroom_proto::logs::logs_server::LogsServer;
 use greenroom_proto::worker::worker_server::WorkerServer;
 use greenroom_types::inventory::{HeldImage, NodeInventory};
 use greenroom_types::{Mono, NodeId, StartId};
@@ -61,11 +63,13 @@ pub use crate::launch::LogLimits;
 
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
+use crate::gate::{Gate, NodeProof};
 use crate::inventory::{Overrides, survey};
 use crate::journal::Journal;
 use crate::lanes::Lanes;
 use crate::launch::Identity;
 use crate::logs::LogStore;
+use crate::logs::serve::LogsService;
 use crate::node::{About, Contact, Input, Node};
 use crate::ports::BindProbe;
 use crate::procs::boot_id;
@@ -73,7 +77,7 @@ use crate::register::{Answered, Call, CallIn, answered, call};
 use crate::runtime::docker::DockerRuntime;
 use crate::runtime::process::ProcessRuntime;
 use crate::runtime::{News, SharedRuntime};
-use crate::server::{NodeProof, WorkerService};
+use crate::server::WorkerService;
 
 /// Protocol of this worker (HELLO-01).
 pub(crate) const PROTOCOL_MAJOR: u32 = 1;
@@ -244,14 +248,17 @@ impl Worker {
             self.about.clone(),
             self.identities,
             contact,
-            self.logs,
+            self.logs.clone(),
         );
         let node = tokio::spawn(node.run(input_receiver, self.news));
 
-        let service = WorkerService::new(self.proofs, inputs.clone(), closing.clone());
+        let gate = Arc::new(Gate::new(self.proofs));
+        let service = WorkerService::new(gate.clone(), inputs.clone(), closing.clone());
+        let logs = LogsService::new(gate, self.logs.clone(), closing.clone());
         let server = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .add_service(WorkerServer::new(service))
+            .add_service(LogsServer::new(logs))
             .serve_with_incoming_shutdown(
                 TcpListenerStream::new(self.listener),
                 closing.clone().cancelled_owned(),

@@ -1,9 +1,13 @@
 //! Job logs: files with a bound, and their last lines (WORK-18, WORK-24).
 //!
 //! One service writes `<service>.log`; full, it becomes `.1`, and so on up to the bound. Nothing here
-//! knows where lines come from.
+//! knows where lines come from; their form is in `line.rs`, `read.rs` reads them while they are
+//! written, `serve.rs` tells them to the Manager.
 
-use std::collections::VecDeque;
+pub(crate) mod line;
+mod read;
+pub(crate) mod serve;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +17,7 @@ use greenroom_types::node::InstanceKey;
 use greenroom_types::{JobId, Role, StartId};
 use serde::{Deserialize, Serialize};
 
+use self::line::LogLine;
 use crate::launch::{LogLimits, safe_name};
 
 /// Lines of a failed service that its failure carries (WORK-18).
@@ -77,6 +82,35 @@ impl LogStore {
     /// The directory of an instance's logs.
     pub(crate) fn dir(&self, start_id: &StartId) -> PathBuf {
         self.0.join(safe_name(start_id))
+    }
+
+    /// Where the lines of a run of a job are: of the named one, or else of the one that is on the
+    /// node, or else of the newest there was (LOG-01).
+    fn pick(
+        &self,
+        job_id: &JobId,
+        role: &Role,
+        start_id: &StartId,
+    ) -> io::Result<Option<(StartId, PathBuf)>> {
+        let mut best: Option<((bool, SystemTime), StartId, PathBuf)> = None;
+        for dir in self.dirs() {
+            let Ok(bytes) = std::fs::read(dir.join(ABOUT_FILE)) else {
+                continue;
+            };
+            let about: About = serde_json::from_slice(&bytes)?;
+            let wanted = about.key.job_id == *job_id
+                && (role.is_empty() || about.key.role == *role)
+                && (start_id.is_empty() || about.start_id == *start_id);
+            if !wanted {
+                continue;
+            }
+            let began = std::fs::metadata(dir.join(ABOUT_FILE))?.modified()?;
+            let rank = (!dir.join(ENDED_FILE).exists(), began);
+            if best.as_ref().is_none_or(|(other, ..)| rank > *other) {
+                best = Some((rank, about.start_id, dir));
+            }
+        }
+        Ok(best.map(|(_, start_id, dir)| (start_id, dir)))
     }
 
     /// Makes the directory for an instance's logs.
@@ -178,12 +212,7 @@ impl LogFile {
     }
 
     fn rotate(&mut self) -> io::Result<()> {
-        let older = |n: u32| -> PathBuf {
-            match n {
-                0 => self.path.clone(),
-                n => self.path.with_extension(format!("log.{n}")),
-            }
-        };
+        let older = |n| older_path(&self.path, n);
         for n in (1..self.limits.files.max(1)).rev() {
             match std::fs::rename(older(n - 1), older(n)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -205,28 +234,36 @@ pub(crate) fn log_path(dir: &Path, service: &str) -> PathBuf {
     dir.join(format!("{service}.log"))
 }
 
-/// Words for a failure: what happened, then the service's last lines.
-pub(crate) fn with_last_lines(why: &str, dir: &Path, service: &str) -> String {
-    match last_lines(&log_path(dir, service)) {
-        Ok(lines) if !lines.is_empty() => format!("{why}\n{}", lines.join("\n")),
-        _ => why.to_owned(),
+/// The file that was the newest so many changes ago.
+fn older_path(path: &Path, age: u32) -> PathBuf {
+    match age {
+        0 => path.to_owned(),
+        age => path.with_extension(format!("log.{age}")),
     }
 }
 
-fn last_lines(path: &Path) -> io::Result<Vec<String>> {
+/// Words for a failure: what happened, then the service's last lines.
+pub(crate) fn with_last_lines(why: &str, dir: &Path, service: &str) -> String {
+    let mut words = why.to_owned();
+    let lines = last_lines(&log_path(dir, service)).unwrap_or_default();
+    for line in lines.iter().skip(lines.len().saturating_sub(FAILURE_LINES)) {
+        words.push('\n');
+        words.push_str(&line.text);
+    }
+    words
+}
+
+/// The lines at the end of a file, as many as fit into the bytes that are looked at.
+pub(crate) fn last_lines(path: &Path) -> io::Result<Vec<LogLine>> {
     let mut file = File::open(path)?;
-    let len = file.metadata()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(TAIL_BYTES)))?;
+    let from = file.metadata()?.len().saturating_sub(TAIL_BYTES);
+    file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    let mut lines = VecDeque::new();
-    for line in String::from_utf8_lossy(&bytes).lines() {
-        lines.push_back(line.to_owned());
-        if lines.len() > FAILURE_LINES {
-            lines.pop_front();
-        }
-    }
-    Ok(lines.into())
+    // Unless it begins the file, the first line may have been cut.
+    let cut = usize::from(from > 0);
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').skip(cut);
+    Ok(lines.map(LogLine::parse).collect())
 }
 
 #[cfg(test)]

@@ -3,41 +3,28 @@
 //! The Manager dials. Until it has proven that it holds the node's key it is told nothing (WORK-02).
 //! Which stream controls is decided by the core's task; this file only carries messages.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_auth::{NodeKey, NonceMemory, PROOF_METADATA};
 use greenroom_proto::status::Refusal;
 use greenroom_proto::worker as wire;
 use greenroom_proto::worker::node_controller_message::Message as Controller;
 use greenroom_proto::worker::worker_server::Worker;
-use greenroom_types::NodeId;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::node::{Input, OUTGOING_MAX, Outgoing, now};
+use crate::gate::Gate;
+use crate::node::{Input, OUTGOING_MAX, Outgoing};
 
 /// The Manager answers a hello within this, or the worker closes (WORK-03).
 const HELLO_ANSWER: Duration = Duration::from_secs(10);
 
-/// A dial may come this long before the answer to a registration.
-const REGISTERED_WITHIN: Duration = Duration::from_secs(5);
-
-/// What a proof is checked against.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeProof {
-    pub(crate) node_id: NodeId,
-    pub(crate) key: NodeKey,
-}
-
 /// The service that the Manager dials.
 pub(crate) struct WorkerService {
-    proof: watch::Receiver<Option<Arc<NodeProof>>>,
-    nonces: Mutex<NonceMemory>,
+    gate: Arc<Gate>,
     inputs: mpsc::Sender<Input>,
     ending: CancellationToken,
 }
@@ -45,48 +32,15 @@ pub(crate) struct WorkerService {
 // === impl WorkerService ===
 
 impl WorkerService {
-    pub(crate) fn new(
-        proof: watch::Receiver<Option<Arc<NodeProof>>>,
+    pub(crate) const fn new(
+        gate: Arc<Gate>,
         inputs: mpsc::Sender<Input>,
         ending: CancellationToken,
     ) -> Self {
         Self {
-            proof,
-            nonces: Mutex::default(),
+            gate,
             inputs,
             ending,
-        }
-    }
-
-    /// The worker's answer to a Manager that proved itself. Every other caller gets one and the same
-    /// refusal; the reason stays here.
-    async fn check(&self, metadata: &MetadataMap) -> Result<String, Status> {
-        let refused = || Refusal::new(Code::Unauthenticated, "bad_proof", "not the Manager").into();
-        // The Manager may dial before its own answer to the registration has arrived here.
-        let mut proofs = self.proof.clone();
-        let known = proofs.wait_for(Option::is_some);
-        let known = tokio::time::timeout(REGISTERED_WITHIN, known).await;
-        let proof = known.ok().and_then(|known| known.ok()?.clone());
-        let Some(proof) = proof else {
-            return Err(refused());
-        };
-        let text = metadata
-            .get(PROOF_METADATA)
-            .and_then(|text| text.to_str().ok());
-        let Some(text) = text else {
-            tracing::warn!("a caller without proof was turned away");
-            return Err(refused());
-        };
-        let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
-        match proof
-            .key
-            .check_manager(&proof.node_id, text, now(), &mut nonces)
-        {
-            Ok(nonce) => Ok(proof.key.prove_worker(&proof.node_id, &nonce)),
-            Err(error) => {
-                tracing::warn!(%error, "a caller's proof does not hold");
-                Err(refused())
-            }
         }
     }
 }
@@ -97,7 +51,7 @@ impl Worker for WorkerService {
         &self,
         request: Request<Streaming<wire::NodeControllerMessage>>,
     ) -> Result<Response<BoxStream<wire::WorkerMessage>>, Status> {
-        let shared_secret = self.check(request.metadata()).await?;
+        let shared_secret = self.gate.check(request.metadata()).await?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let talk = Talk {
             inputs: self.inputs.clone(),

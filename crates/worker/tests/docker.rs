@@ -7,13 +7,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use common::{FakeManager, Stream, WorkerProcess, id, job, key, within};
+use common::{FakeManager, Stream, WorkerProcess, id, job, key, lines, read_logs, within};
 use greenroom_proto::common::port_mapping::HostPort;
 use greenroom_proto::common::service::{Container, ServiceRestart};
 use greenroom_proto::common::{
     ContainerUrl, DockerContainer, HostPortEphemeral, HostPortSpecific, PortMapping,
     ProtocolFamily, Service, ServiceParameters,
 };
+use greenroom_proto::logs::ReadRequest;
 use greenroom_proto::manager::InstanceState;
 use greenroom_proto::worker::WorkerJob;
 use greenroom_proto::worker::node_controller_message::Message as Order;
@@ -317,4 +318,37 @@ async fn the_inventory_tells_the_engine_and_the_images_held() {
     };
     let runtime = scene.stream.until(held).await;
     assert!(runtime.starts_with("docker "), "{runtime}");
+}
+
+// spec: LOG-01
+#[tokio::test]
+async fn lines_of_containers_come_once_with_their_stream_over_a_restart_of_the_worker() {
+    let mut scene = scene().await;
+    let line = "echo one; echo two >&2; while ! test -e /tmp/go; do sleep 0.1; done; echo three; exec sleep 1000";
+    scene
+        .stream
+        .provision(job("j", "s1", vec![shell("a", line)]))
+        .await;
+    scene.stream.reports("s1", "started").await;
+    let request = || ReadRequest {
+        job_id: "j".to_owned(),
+        follow: true,
+        ..Default::default()
+    };
+    let node = scene.manager.node.clone();
+    let read = async |stream: &Stream| read_logs(&stream.address, Some(&node), request()).await;
+    let mut first = lines(&mut read(&scene.stream).await.unwrap(), 2).await;
+    first.sort();
+    assert_eq!(first, ["a stderr two", "a stdout one"]);
+    scene.worker.kill();
+    scene.worker.start_again();
+    let stream = scene.manager.meet(2, u64::MAX).await;
+    let mut answers = read(&stream).await.unwrap();
+    docker(&["exec", &scene.ids("s1", "container")[0], "touch", "/tmp/go"]);
+    // Lines of before are there once, though the engine was asked for that second again.
+    let mut all = lines(&mut answers, 3).await;
+    all.sort();
+    assert_eq!(all, ["a stderr two", "a stdout one", "a stdout three"]);
+    stream.stop("j", "s1", 0).await;
+    assert!(lines(&mut answers, 1).await.is_empty());
 }

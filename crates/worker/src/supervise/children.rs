@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::launch::{LaunchService, LogLimits};
 use crate::logs::LogFile;
+use crate::logs::line::{self, Framer, Output};
 use crate::procs::Process;
 use crate::restart::Exit;
 
@@ -93,13 +94,16 @@ impl Children {
         let pid = pid_of(&child)?;
         let log = Arc::new(Mutex::new(LogFile::open(&self.log_dir, name, logs)?));
         let outputs = [
-            child.stdout.take().map(OwnedFd::from),
-            child.stderr.take().map(OwnedFd::from),
+            (Output::Stdout, child.stdout.take().map(OwnedFd::from)),
+            (Output::Stderr, child.stderr.take().map(OwnedFd::from)),
         ];
         let pumps = outputs
             .into_iter()
-            .flatten()
-            .map(|output| pipe::Receiver::from_owned_fd(output).map(|pipe| pump(pipe, log.clone())))
+            .filter_map(|(output, pipe)| Some((output, pipe?)))
+            .map(|(output, pipe)| {
+                let pipe = pipe::Receiver::from_owned_fd(pipe)?;
+                Ok(pump(output, pipe, log.clone()))
+            })
             .collect::<io::Result<Vec<_>>>()?;
         self.services.insert(
             name.clone(),
@@ -266,13 +270,23 @@ impl Pumps {
 }
 
 /// Copies output to the log. A log that cannot be written must not stop the service.
-fn pump(mut output: pipe::Receiver, log: Arc<Mutex<LogFile>>) -> JoinHandle<()> {
+fn pump(output: Output, mut pipe: pipe::Receiver, log: Arc<Mutex<LogFile>>) -> JoinHandle<()> {
     tokio::spawn(async move {
-        let mut buffer = vec![0; 16 << 10];
-        while let Ok(n @ 1..) = output.read(&mut buffer).await {
-            if let Ok(mut log) = log.lock() {
-                let _ = log.write(&buffer[..n]);
+        let mut framer = Framer::new(output);
+        let (mut buffer, mut lines) = (vec![0; 16 << 10], Vec::new());
+        let mut open = true;
+        while open {
+            match pipe.read(&mut buffer).await {
+                Ok(n @ 1..) => framer.push(line::now(), &buffer[..n], &mut lines),
+                Ok(0) | Err(_) => {
+                    framer.finish(&mut lines);
+                    open = false;
+                }
             }
+            if let Ok(mut log) = log.lock() {
+                let _ = log.write(&lines);
+            }
+            lines.clear();
         }
     })
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use greenroom_auth::{ManagerProof, NodeKey, PROOF_METADATA};
 use greenroom_proto::common::{ActiveJobKey, JobId, ProcessContainer, Service, service::Container};
+use greenroom_proto::logs::logs_client::LogsClient;
+use greenroom_proto::logs::{ReadRequest, ReadResponse};
 use greenroom_proto::manager::manager_server::{Manager, ManagerServer};
 use greenroom_proto::manager::{ClusterMemberRegisterRequest, ClusterMemberRegisterResponse};
 use greenroom_proto::worker::node_controller_message::Message as Order;
@@ -119,12 +121,7 @@ impl Stream {
         term: u64,
         report_acked: u64,
     ) -> Result<Self, Status> {
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap();
-        let proof = node
-            .key
-            .prove_manager(&node.id, Wall(now.as_millis() as i64));
+        let proof = node.key.prove_manager(&node.id, wall());
         let (orders, mut said) = open(address, Some(&proof)).await?;
         let Some(Said::Hello(hello)) = within(said.message()).await?.and_then(|m| m.message) else {
             panic!("a hello comes first");
@@ -275,6 +272,44 @@ pub(crate) async fn open(
         .await?
         .into_inner();
     Ok((orders, said))
+}
+
+/// Asks a worker for lines, with this proof or none.
+pub(crate) async fn read_logs(
+    address: &str,
+    node: Option<&Node>,
+    request: ReadRequest,
+) -> Result<Streaming<ReadResponse>, Status> {
+    let mut client = LogsClient::connect(address.to_owned())
+        .await
+        .expect("the worker listens");
+    let mut request = Request::new(request);
+    if let Some(node) = node {
+        let proof = node.key.prove_manager(&node.id, wall());
+        request
+            .metadata_mut()
+            .insert(PROOF_METADATA, proof.as_str().parse().unwrap());
+    }
+    Ok(within(client.read(request)).await?.into_inner())
+}
+
+/// Lines as `service stream text`, until so many have come or there are no more.
+pub(crate) async fn lines(answers: &mut Streaming<ReadResponse>, max: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    while lines.len() < max
+        && let Some(answer) = within(answers.message()).await.unwrap()
+    {
+        let texts = answer.lines.into_iter();
+        lines.extend(texts.map(|line| format!("{} {} {}", line.service, line.stream, line.text)));
+    }
+    lines
+}
+
+fn wall() -> Wall {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    Wall(now.as_millis() as i64)
 }
 
 thread_local! {

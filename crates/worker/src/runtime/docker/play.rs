@@ -4,10 +4,11 @@
 //! nothing: the question is asked again until it answers (WORK-63).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bollard::Docker;
+use bollard::container::LogOutput;
 use bollard::errors::Error as Engine;
 use bollard::models::{ContainerStateStatusEnum, HealthStatusEnum};
 use bollard::query_parameters::{
@@ -18,13 +19,15 @@ use futures::StreamExt;
 use greenroom_types::job::JobInfoKind;
 use greenroom_types::node::RejectionCode;
 use greenroom_types::{Millis, Mono, StartId};
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::agent::RuntimeEvent;
 use crate::launch::LogLimits;
 use crate::lifecycle::{Input, Lifecycle, ServiceRule, Step};
-use crate::logs::{LogFile, log_path, with_last_lines};
+use crate::logs::line::{Framer, Output};
+use crate::logs::{LogFile, last_lines, log_path, with_last_lines};
 use crate::order::Refusal;
 use crate::restart::Exit;
 use crate::runtime::News;
@@ -112,7 +115,7 @@ impl Player {
         if self.resumed {
             let names: Vec<String> = self.containers.keys().cloned().collect();
             for name in names {
-                self.watch(&name, true);
+                self.watch(&name);
             }
             self.news.tell(&self.start_id, RuntimeEvent::Running).await;
         }
@@ -197,7 +200,7 @@ impl Player {
         let now = self.now();
         match started {
             Ok(()) => {
-                self.watch(name, false);
+                self.watch(name);
                 self.machine.handle(now, Input::Launched(name), steps);
             }
             Err(error) if is_port_taken(&error) => {
@@ -218,7 +221,7 @@ impl Player {
     }
 
     /// Watches a container that runs: its end, its health, its output.
-    fn watch(&mut self, name: &str, found: bool) {
+    fn watch(&mut self, name: &str) {
         let Some((id, has_health)) = self.containers.get(name).cloned() else {
             return;
         };
@@ -238,8 +241,7 @@ impl Player {
         }
         let (docker, dir, limits) = (self.docker.clone(), self.log_dir.clone(), self.limits);
         let service = name.to_owned();
-        let log =
-            tokio::spawn(async move { copy_log(&docker, &id, dir, &service, limits, found).await });
+        let log = tokio::spawn(async move { copy_log(&docker, &id, dir, &service, limits).await });
         self.logs.insert(name.to_owned(), log);
     }
 
@@ -347,25 +349,10 @@ async fn becomes_healthy(docker: &Docker, id: &str) -> bool {
 
 /// Copies a container's output to the service's log until it ends.
 ///
-/// The engine begins at a whole second. A container started again begins after its log's last second,
-/// since a restart waits that long; one that was found begins within it, so that lines of that second
-/// may be there twice rather than not at all.
-async fn copy_log(
-    docker: &Docker,
-    id: &str,
-    dir: PathBuf,
-    service: &str,
-    limits: LogLimits,
-    found: bool,
-) {
-    let written = std::fs::metadata(log_path(&dir, service)).and_then(|file| file.modified());
-    let since = written
-        .ok()
-        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let next = u64::from(!found);
-    let since = since
-        .and_then(|at| i32::try_from(at.as_secs() + next).ok())
-        .unwrap_or_default();
+/// The engine begins at a whole second and tells the time of each line, so what the log has already
+/// is passed over, each stream by itself.
+async fn copy_log(docker: &Docker, id: &str, dir: PathBuf, service: &str, limits: LogLimits) {
+    let written = Written::in_log(&log_path(&dir, service));
     let Ok(mut log) = LogFile::open(&dir, service, limits) else {
         return;
     };
@@ -373,15 +360,92 @@ async fn copy_log(
         follow: true,
         stdout: true,
         stderr: true,
-        since,
+        timestamps: true,
+        since: written.since(),
         tail: "all".to_owned(),
         ..LogsOptions::default()
     };
-    let mut output = std::pin::pin!(docker.logs(id, Some(options)));
-    while let Some(Ok(chunk)) = output.next().await {
+    let mut framers = [Output::Stdout, Output::Stderr].map(|output| (output, Framer::new(output)));
+    let mut said = std::pin::pin!(docker.logs(id, Some(options)));
+    let mut lines = Vec::new();
+    while let Some(Ok(chunk)) = said.next().await {
+        let wanted = match chunk {
+            LogOutput::StdErr { .. } => Output::Stderr,
+            _ => Output::Stdout,
+        };
+        let bytes = chunk.into_bytes();
+        let (at, text) = timed(&bytes);
+        if written.has(wanted, at) {
+            continue;
+        }
+        for (_, framer) in framers.iter_mut().filter(|(output, _)| *output == wanted) {
+            framer.push(at, text, &mut lines);
+        }
         // A log that cannot be written must not stop the service.
-        let _ = log.write(&chunk.into_bytes());
+        let _ = log.write(&lines);
+        lines.clear();
     }
+    for (_, framer) in &mut framers {
+        framer.finish(&mut lines);
+    }
+    let _ = log.write(&lines);
+}
+
+/// What a log holds already: the time of the last line of each stream.
+struct Written {
+    last: BTreeMap<Output, Timestamp>,
+    /// A stream that is not among the last lines said nothing after this.
+    looked_from: Option<Timestamp>,
+}
+
+// === impl Written ===
+
+impl Written {
+    fn in_log(path: &Path) -> Self {
+        // A full file was followed by one that is empty until something is said.
+        let newest = last_lines(path).unwrap_or_default();
+        let mut lines = last_lines(&path.with_extension("log.1")).unwrap_or_default();
+        lines.extend(newest);
+        let mut written = Self {
+            last: BTreeMap::new(),
+            looked_from: lines.iter().find_map(|line| line.at),
+        };
+        for line in lines {
+            if let (Some(output), Some(at)) = (line.output, line.at) {
+                let last = written.last.entry(output).or_insert(at);
+                *last = at.max(*last);
+            }
+        }
+        written
+    }
+
+    /// The second from which the engine is asked.
+    fn since(&self) -> i32 {
+        let from = [Output::Stdout, Output::Stderr]
+            .into_iter()
+            .filter_map(|output| self.until(output))
+            .min();
+        from.and_then(|at| i32::try_from(at.as_second()).ok())
+            .unwrap_or_default()
+    }
+
+    fn has(&self, output: Output, at: Timestamp) -> bool {
+        self.until(output).is_some_and(|until| at <= until)
+    }
+
+    fn until(&self, output: Output) -> Option<Timestamp> {
+        self.last.get(&output).copied().or(self.looked_from)
+    }
+}
+
+/// A line of the engine's: its time, a space, its text.
+fn timed(bytes: &[u8]) -> (Timestamp, &[u8]) {
+    let at = bytes.iter().position(|byte| *byte == b' ');
+    let read = at.and_then(|at| {
+        let time = std::str::from_utf8(&bytes[..at]).ok()?.parse().ok()?;
+        Some((time, &bytes[at + 1..]))
+    });
+    read.unwrap_or_else(|| (Timestamp::now(), bytes))
 }
 
 fn is_port_taken(error: &Engine) -> bool {
