@@ -31,6 +31,7 @@ pub(crate) enum Exit {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
+    /// Empty when there is nobody to tell.
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
@@ -76,8 +77,11 @@ impl fmt::Display for Failure {
 }
 
 impl From<std::io::Error> for Failure {
-    /// For writes to stdout: the reader went away.
+    /// For writes to stdout. A reader that went away, as `head` does, is told nothing.
     fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::failed(String::new());
+        }
         Self::failed(format!("cannot write the output: {error}"))
     }
 }

@@ -1,5 +1,7 @@
 //! The daemons' log: lines on stderr, and the status channels of the Manager.
 
+use std::io::IsTerminal;
+
 use greenroom_manager::StatusLog;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::prelude::*;
@@ -11,6 +13,7 @@ pub(crate) fn install(default: &str) -> StatusLog {
     let filter =
         EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .with_filter(filter);
     tracing_subscriber::registry()

@@ -4,6 +4,7 @@ mod failure;
 mod local;
 mod logging;
 mod output;
+mod signals;
 mod verbs;
 
 use std::process::ExitCode;
@@ -67,7 +68,9 @@ fn main() -> ExitCode {
     match runtime.block_on(run(cli.verb)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::say(&format!("greenroom: {failure}"));
+            if !failure.message.is_empty() {
+                output::say(&format!("greenroom: {failure}"));
+            }
             ExitCode::from(failure.exit as u8)
         }
     }

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use greenroom_auto::{AutoManager, Supervisor, supervise};
 use greenroom_manager::{Running, StatusLog};
+use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::NodeState;
 use greenroom_sdk::{Client, EventSettings, StreamItem};
 
 pub(crate) use worker::LocalWorker;
 
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -71,25 +73,31 @@ pub(crate) struct Control {
 // === impl Control ===
 
 impl Control {
-    /// Runs the control plane against a Manager.
-    pub(crate) async fn start(
-        mut settings: serde_json::Value,
-        manager: &str,
-        listen: SocketAddr,
-    ) -> Result<Self, Failure> {
-        settings["url"] = manager.into();
+    /// Takes the address, so that nothing is started when it is not to be had. Whoever connects
+    /// before [`Control::start`] waits.
+    pub(crate) async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
         if !listen.ip().is_loopback() {
             let text = format!(
-                "{listen} is no loopback address, and the control plane's API has no credentials"
+                "{listen} is no loopback address, and the control plane's API has no credentials: \
+                 listen on 127.0.0.1 or [::1]"
             );
             return Err(Failure::bad_input(text));
         }
-        let taken = |error: std::io::Error| {
-            let text = format!("cannot serve the control plane at {listen}: {error}");
-            Failure::new(Exit::AddressTaken, text)
-        };
-        let listener = tokio::net::TcpListener::bind(listen).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
+        TcpListener::bind(listen)
+            .await
+            .map_err(|error| cannot_serve(listen, &error))
+    }
+
+    /// Runs the control plane against a Manager.
+    pub(crate) fn start(
+        mut settings: serde_json::Value,
+        manager: &str,
+        listener: TcpListener,
+    ) -> Result<Self, Failure> {
+        settings["url"] = manager.into();
+        let address = listener
+            .local_addr()
+            .map_err(|error| cannot_serve(SocketAddr::from(([127, 0, 0, 1], 0)), &error))?;
         let supervisor = supervise(greenroom_auto::Settings::new(settings)).map_err(|error| {
             Failure::bad_input(format!("the control plane's settings are wrong:\n{error}"))
         })?;
@@ -131,11 +139,25 @@ impl Control {
     }
 }
 
+fn cannot_serve(listen: SocketAddr, error: &std::io::Error) -> Failure {
+    let text = format!(
+        "cannot serve the control plane at {listen}: {error}; stop what listens there, or choose \
+         another address"
+    );
+    Failure::new(Exit::AddressTaken, text)
+}
+
 // === impl System ===
 
 impl System {
-    /// Starts everything and resolves when all workers are nodes.
-    pub(crate) async fn start(plan: Plan, status_log: StatusLog) -> Result<Self, Failure> {
+    /// Starts everything and resolves when all workers are nodes. When `stop` resolves before, or
+    /// something fails, what was started is ended again.
+    pub(crate) async fn start(
+        plan: Plan,
+        status_log: StatusLog,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Self, Failure> {
+        let listener = Control::bind(plan.control).await?;
         let mut settings = greenroom_manager::Settings::new(plan.data.join("manager"), plan.listen);
         settings.member_name = "local".to_owned();
         let manager = manager::start(settings, status_log).await?;
@@ -150,24 +172,43 @@ impl System {
             manager,
             control: None,
         };
-        match system.populate(&address).await {
-            Ok(()) => Ok(system),
-            Err(failure) => {
-                system.stop().await?;
-                Err(failure)
-            }
+        let populated = tokio::select! {
+            populated = system.populate(&address, listener) => populated,
+            () = stop => Err(Failure::failed("interrupted before everything had started")),
+        };
+        if let Err(failure) = populated {
+            say("ending what was started");
+            system.stop().await?;
+            return Err(failure);
         }
+        Ok(system)
     }
 
     /// Workers first: jobs that are there already are then placed with the whole fleet in view.
-    async fn populate(&mut self, address: &str) -> Outcome {
+    async fn populate(&mut self, address: &str, listener: TcpListener) -> Outcome {
         for number in 1..=self.plan.workers {
-            let worker = worker::start(&self.plan, &self.url, &self.client, number).await?;
+            let worker = worker::spawn(&self.plan, &self.url, &self.client, number).await?;
             self.workers.push(worker);
         }
-        self.wait_for_nodes().await?;
+        for worker in &mut self.workers {
+            worker.ready().await?;
+        }
+        let node_ids: Vec<NodeId> = self
+            .workers
+            .iter()
+            .map(|worker| worker.node_id.clone())
+            .collect();
+        tokio::select! {
+            running = until_running(&self.client, &node_ids) => running?,
+            (at, how) = first_ended(&mut self.workers) => {
+                let number = self.workers[at].number;
+                let text = format!("worker-{number} ended before it was a node ({how})");
+                let log = self.plan.data.join(format!("worker-{number}/worker.log"));
+                return Err(Failure::failed(text).hint(format!("its log is {}", log.display())));
+            }
+        }
         let settings = self.plan.settings.clone().unwrap_or_else(default_settings);
-        self.control = Some(Control::start(settings, address, self.plan.control).await?);
+        self.control = Some(Control::start(settings, address, listener)?);
         Ok(())
     }
 
@@ -197,44 +238,22 @@ impl System {
         async move { fatal.await.to_string() }
     }
 
-    async fn wait_for_nodes(&self) -> Outcome {
-        let (_, mut events) = self.client.event_stream(EventSettings::default()).await?;
-        loop {
-            let nodes = self.client.list_nodes().await?;
-            let running = |worker: &LocalWorker| {
-                nodes.iter().any(|node| {
-                    node.metadata.node_id == worker.node_id && node.state == NodeState::Running
-                })
-            };
-            if self.workers.iter().all(running) {
-                return Ok(());
-            }
-            match events.next().await {
-                Some(StreamItem::Event(_) | StreamItem::Resnapshot(_)) => {}
-                Some(StreamItem::Closed(error)) => return Err(error.into()),
-                None => return Err(Failure::failed("the event stream ended")),
-            }
-        }
-    }
-
     /// Starts workers again that end by themselves, as a machine's service manager would. Its jobs
     /// run on meanwhile, and the new worker takes them on. Resolves when one cannot be started.
     pub(crate) async fn keep_workers(&mut self) -> Failure {
         loop {
-            let waits = self
-                .workers
-                .iter_mut()
-                .enumerate()
-                .map(|(at, worker)| Box::pin(async move { (at, worker.wait().await) }));
-            let ((at, how), _, _) = futures::future::select_all(waits).await;
+            let (at, how) = first_ended(&mut self.workers).await;
             let number = self.workers[at].number;
             say(&format!(
                 "worker-{number} ended ({how}); it is started again"
             ));
             tokio::time::sleep(RESTART_PAUSE).await;
-            match worker::start(&self.plan, &self.url, &self.client, number).await {
+            match worker::spawn(&self.plan, &self.url, &self.client, number).await {
                 Ok(worker) => self.workers[at] = worker,
                 Err(failure) => return failure,
+            }
+            if let Err(failure) = self.workers[at].ready().await {
+                return failure;
             }
         }
     }
@@ -257,6 +276,36 @@ impl System {
             .await
             .map_err(|error| Failure::new(Exit::DiskFailed, crate::verbs::media::chain(&error)))
     }
+}
+
+/// Resolves when all are nodes in service.
+async fn until_running(client: &Client, node_ids: &[NodeId]) -> Outcome {
+    let (_, mut events) = client.event_stream(EventSettings::default()).await?;
+    loop {
+        let nodes = client.list_nodes().await?;
+        let is_running = |node_id: &NodeId| {
+            nodes
+                .iter()
+                .any(|node| node.metadata.node_id == *node_id && node.state == NodeState::Running)
+        };
+        if node_ids.iter().all(is_running) {
+            return Ok(());
+        }
+        match events.next().await {
+            Some(StreamItem::Event(_) | StreamItem::Resnapshot(_)) => {}
+            Some(StreamItem::Closed(error)) => return Err(error.into()),
+            None => return Err(Failure::failed("the event stream ended")),
+        }
+    }
+}
+
+/// Resolves when the first of them has ended, with which and how.
+async fn first_ended(workers: &mut [LocalWorker]) -> (usize, String) {
+    let waits = workers
+        .iter_mut()
+        .enumerate()
+        .map(|(at, worker)| Box::pin(async move { (at, worker.wait().await) }));
+    futures::future::select_all(waits).await.0
 }
 
 /// One pool of owned servers, emptiest node first.

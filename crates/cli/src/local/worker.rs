@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{POOL, Plan, processes};
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
 use crate::verbs::node::write_secret;
 use crate::verbs::worker::Runtime;
@@ -21,7 +21,7 @@ use crate::verbs::worker::Runtime;
 const CREDENTIAL: &str = "credential.json";
 /// A worker says that it can be dialled within this.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How often a worker that is no child of ours is looked for.
+/// How often it is looked whether a worker that is no child of ours has ended.
 const LOOK: Duration = Duration::from_millis(200);
 /// A worker ends within this once told to: its jobs have 10 s of grace.
 const END_LIMIT: Duration = Duration::from_secs(20);
@@ -29,18 +29,18 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 /// A worker that was started here.
 pub(crate) struct LocalWorker {
     pub(crate) node_id: NodeId,
-    /// What runs its jobs, in words.
+    /// What runs its jobs, in words; empty until it says so.
     pub(crate) runtime: String,
     /// Number in its name, from 1.
     pub(crate) number: u32,
     state_dir: PathBuf,
-    /// None for one that ran on its folder already.
-    child: Option<Child>,
+    child: Child,
     pid: u32,
 }
 
-/// Starts a worker; at its first start it gets a slot.
-pub(crate) async fn start(
+/// Starts a worker; at its first start it gets a slot. It is ready when [`LocalWorker::ready`] says
+/// so.
+pub(crate) async fn spawn(
     plan: &Plan,
     url: &str,
     client: &Client,
@@ -55,22 +55,25 @@ pub(crate) async fn start(
     let state_dir = state_dir
         .canonicalize()
         .map_err(|error| failed("find its folder", error))?;
+    replace_earlier(&state_dir, &name).await;
     let token_file = state_dir.join("token");
     let slots = client.list_cluster_nodes().await?;
     let slot = slots.iter().find(|slot| slot.node_name == name);
-    let mut node_id = slot.map(|slot| slot.node_id.clone());
     let has_credential = state_dir.join(CREDENTIAL).exists();
-    // A slot whose worker's folder was removed can be taken by no one any more.
-    if let Some(slot) = slot
-        && slot.token_used
-        && !has_credential
-    {
-        client.deregister_cluster_node(slot.node_id.clone()).await?;
-        node_id = None;
-    }
-    let node_id = match node_id {
-        Some(node_id) => node_id,
-        None => {
+    let node_id = match slot {
+        // Its worker can come again with its credential, or for the first time with its token.
+        Some(slot) if has_credential || (!slot.token_used && token_file.exists()) => {
+            slot.node_id.clone()
+        }
+        found => {
+            // A slot that nobody can take any more, and a credential of a slot that is gone.
+            if let Some(slot) = found {
+                client.deregister_cluster_node(slot.node_id.clone()).await?;
+            }
+            if has_credential {
+                std::fs::remove_file(state_dir.join(CREDENTIAL))
+                    .map_err(|error| failed("forget its old credential", error))?;
+            }
             let registered = register(client, &name).await?;
             write_secret(&token_file, registered.token.reveal())?;
             registered.node_id
@@ -114,45 +117,36 @@ pub(crate) async fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    let mut child = command.spawn().map_err(|error| failed("be run", error))?;
-    let pid = child.id().unwrap_or_default();
-    let told = match child.stdout.take() {
-        Some(stdout) => {
-            let mut lines = BufReader::new(stdout).lines();
-            tokio::time::timeout(START_LIMIT, lines.next_line()).await
-        }
-        None => Ok(Ok(None)),
-    };
-    let Ok(Ok(Some(line))) = told else {
-        let failure = why_not(&mut child, &name, &state_dir).await;
-        // One that outlived an earlier `up` is taken over.
-        if failure.exit == Exit::Locked
-            && let Some(pid) = processes::worker_on(&state_dir)
-        {
-            say(&format!("{name} still runs from before and is taken over"));
-            let pid = pid.as_raw_nonzero().get().unsigned_abs();
-            let runtime = "the runtime it was started with".to_owned();
-            return Ok(LocalWorker {
-                node_id,
-                runtime,
-                number,
-                state_dir,
-                child: None,
-                pid,
-            });
-        }
-        return Err(failure);
-    };
-    let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
-    let runtime = told["runtime"].as_str().unwrap_or_default().to_owned();
+    let child = command.spawn().map_err(|error| failed("be run", error))?;
     Ok(LocalWorker {
         node_id,
-        runtime,
+        runtime: String::new(),
         number,
         state_dir,
-        child: Some(child),
-        pid,
+        pid: child.id().unwrap_or_default(),
+        child,
     })
+}
+
+/// Ends a worker that outlived an earlier `up`. Its jobs run on, and the one that is started now
+/// takes them over.
+async fn replace_earlier(state_dir: &Path, name: &str) {
+    let Some(pid) = processes::worker_on(state_dir) else {
+        return;
+    };
+    say(&format!(
+        "{name} still runs from before: a new one takes its place and its jobs"
+    ));
+    processes::hang_up(pid);
+    let gone = async {
+        let mut look = tokio::time::interval(LOOK);
+        while processes::is_alive(pid) {
+            look.tick().await;
+        }
+    };
+    if tokio::time::timeout(END_LIMIT, gone).await.is_err() {
+        processes::kill(pid);
+    }
 }
 
 /// Makes a slot; one of that name that is just being removed is waited for.
@@ -225,15 +219,28 @@ fn path_with(program: &Path) -> OsString {
 // === impl LocalWorker ===
 
 impl LocalWorker {
+    /// Waits until the Manager can dial it.
+    pub(crate) async fn ready(&mut self) -> Outcome {
+        let Some(stdout) = self.child.stdout.take() else {
+            return Ok(());
+        };
+        let mut lines = BufReader::new(stdout).lines();
+        let told = tokio::time::timeout(START_LIMIT, lines.next_line()).await;
+        let Ok(Ok(Some(line))) = told else {
+            let name = format!("worker-{}", self.number);
+            return Err(why_not(&mut self.child, &name, &self.state_dir).await);
+        };
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        self.runtime = told["runtime"].as_str().unwrap_or_default().to_owned();
+        Ok(())
+    }
+
     /// Kills the worker and everything that runs on it at once, as the loss of a machine would.
     pub(crate) fn break_down(&mut self) {
-        let (state_dir, node_id) = (self.state_dir.clone(), self.node_id.clone());
         processes::kill_all(|| {
-            let pids = processes::of_worker(&state_dir, node_id.as_str());
+            let pids = processes::of_worker(&self.state_dir);
             // Reaps the worker itself, which would otherwise be found for ever.
-            if let Some(child) = &mut self.child {
-                let _ = child.try_wait();
-            }
+            let _ = self.child.try_wait();
             pids
         });
     }
@@ -245,18 +252,10 @@ impl LocalWorker {
 
     /// Resolves when the worker has ended, with how it did.
     pub(crate) async fn wait(&mut self) -> String {
-        if let Some(child) = &mut self.child {
-            return match child.wait().await {
-                Ok(status) => status.to_string(),
-                Err(error) => error.to_string(),
-            };
+        match self.child.wait().await {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
         }
-        // Not our child, so the system does not tell us.
-        let mut look = tokio::time::interval(LOOK);
-        while processes::is_alive(self.pid) {
-            look.tick().await;
-        }
-        "ended".to_owned()
     }
 
     /// Resolves when the worker is gone; one that does not end in time is killed.

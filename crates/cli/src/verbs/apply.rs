@@ -1,12 +1,12 @@
 //! `greenroom apply`, `delete` and `validate`: bundles from manifests to the Manager.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use greenroom_manifest::{Manifest, Problem, read_bundles};
+use greenroom_console::client::ClientError;
+use greenroom_manifest::{Manifest, Problem};
 use greenroom_sdk::types::bundle::Bundle;
 use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
 use greenroom_sdk::types::stream::StreamEvent;
@@ -15,7 +15,8 @@ use greenroom_sdk::{Client, Error, EventSettings, StreamItem, UpdateBundle};
 use serde::Serialize;
 
 use super::connect::Manager;
-use super::control::Control;
+use super::control::{Control, lost};
+use super::files::{as_json, read_all, refuse};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
 
@@ -85,69 +86,34 @@ struct Applied<'a> {
     jobs: Vec<JobId>,
 }
 
-/// Reads all manifests, or tells every fault in them.
-pub(crate) fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>, Failure> {
-    let mut manifests = Vec::new();
-    let mut problems: Vec<String> = Vec::new();
-    for file in files {
-        let (name, text) = match read_text(file) {
-            Ok(read) => read,
-            Err(problem) => {
-                problems.push(problem);
-                continue;
-            }
-        };
-        match read_bundles(&name, &text) {
-            Ok(read) => manifests.extend(read),
-            Err(found) => problems.extend(found.iter().map(ToString::to_string)),
-        }
-    }
-    let mut seen = BTreeSet::new();
-    for manifest in &manifests {
-        if !seen.insert(&manifest.bundle.bundle_id) && files.len() > 1 {
-            problems.push(
-                manifest
-                    .problem("bundleId", "this bundle stands in two files")
-                    .to_string(),
-            );
-        }
-    }
-    if problems.is_empty() {
-        Ok(manifests)
-    } else {
-        Err(Failure::bad_input(problems.join("\n")))
-    }
+/// What the control plane says about bundles.
+#[derive(Debug, Default)]
+struct Findings {
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
-fn read_text(file: &Path) -> Result<(String, String), String> {
-    let name = if file == Path::new("-") {
-        "<stdin>".to_owned()
-    } else {
-        file.display().to_string()
-    };
-    let mut bytes = Vec::new();
-    let limit = greenroom_manifest::TEXT_MAX as u64 + 1;
-    let read = if file == Path::new("-") {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut bytes))
-    };
-    read.map_err(|error| format!("{name}: cannot be read: {error}"))?;
-    let text = String::from_utf8(bytes).map_err(|_| format!("{name}: it is not UTF-8 text"))?;
-    Ok((name, text))
-}
-
-/// Asks the control plane whether the bundles can be placed; every error is told at its line.
-async fn check_needs(control: &Control, manifests: &[Manifest]) -> Outcome {
-    let mut errors = Vec::new();
+/// Asks the control plane whether the bundles can be placed. `without` says how to go on when there
+/// is none.
+async fn check_needs(
+    control: &Control,
+    manifests: &[Manifest],
+    without: &str,
+) -> Result<Findings, Failure> {
+    let mut found = Findings::default();
     for manifest in manifests {
         let findings = control
             .client()
             .validate(manifest.bundle.clone())
             .await
             .map_err(|error| {
-                Failure::failed(format!("cannot check the needs: {error}"))
-                    .hint("start a control plane, or submit with --skip-validation")
+                let failure = lost(&error);
+                match error {
+                    ClientError::Connection { .. } => failure.hint(format!(
+                        "start one with `greenroom up`, name it with --control URL, or {without}"
+                    )),
+                    _ => failure,
+                }
             })?;
         let at = |finding: &greenroom_placement::Finding| -> Problem {
             manifest.problem(
@@ -155,30 +121,26 @@ async fn check_needs(control: &Control, manifests: &[Manifest]) -> Outcome {
                 format!("{} ({})", finding.message, finding.code.name()),
             )
         };
-        errors.extend(
-            findings
-                .errors
-                .iter()
-                .map(|finding| at(finding).to_string()),
-        );
-        for finding in &findings.warnings {
-            say(&format!("warning: {}", at(finding)));
-        }
+        found.errors.extend(findings.errors.iter().map(at));
+        found.warnings.extend(findings.warnings.iter().map(at));
     }
-    if errors.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::bad_input(errors.join("\n")))
+    for warning in &found.warnings {
+        say(&format!("warning: {warning}"));
     }
+    Ok(found)
 }
 
 // === impl Apply ===
 
 impl Apply {
     pub(crate) async fn run(self) -> Outcome {
-        let manifests = read_all(&self.files)?;
+        let manifests = read_all(&self.files).map_err(|problems| refuse(&problems))?;
         if !self.skip_validation {
-            check_needs(&self.control, &manifests).await?;
+            let without = "submit with --skip-validation";
+            let found = check_needs(&self.control, &manifests, without).await?;
+            if !found.errors.is_empty() {
+                return Err(refuse(&found.errors));
+            }
         }
         let client = self.manager.connect().await?;
         let output = self.manager.output();
@@ -188,7 +150,9 @@ impl Apply {
             let (action, revision, ids) =
                 submit(&client, bundle.clone()).await.map_err(|error| {
                     let mut failure = Failure::from(error);
-                    failure.message = manifest.problem("bundleId", failure.message).to_string();
+                    if failure.exit == Exit::BadInput {
+                        failure.message = manifest.problem("bundleId", failure.message).to_string();
+                    }
                     failure
                 })?;
             let bundle_id = &bundle.bundle_id;
@@ -254,8 +218,14 @@ async fn wait_running(client: &Client, jobs: Vec<JobId>, seconds: u64) -> Outcom
         while !waiting.is_empty() && failed.is_none() {
             match events.next().await {
                 Some(StreamItem::Event(stamped)) => {
-                    if let StreamEvent::JobUpdated(job) = &stamped.event {
-                        settle(job, &mut waiting, total, &mut failed);
+                    match &stamped.event {
+                        StreamEvent::JobUpdated(job) => {
+                            settle(job, &mut waiting, total, &mut failed);
+                        }
+                        StreamEvent::JobDeleted(job_id) if waiting.contains(job_id) => {
+                            failed = Some(format!("job {job_id} was deleted meanwhile"));
+                        }
+                        _ => {}
                     }
                 }
                 Some(StreamItem::Resnapshot(state)) => {
@@ -315,7 +285,7 @@ fn settle(
 impl Delete {
     pub(crate) async fn run(self) -> Outcome {
         let mut bundles = self.bundles;
-        let manifests = read_all(&self.files)?;
+        let manifests = read_all(&self.files).map_err(|problems| refuse(&problems))?;
         bundles.extend(
             manifests
                 .iter()
@@ -382,17 +352,35 @@ impl Delete {
 
 impl Validate {
     pub(crate) async fn run(self) -> Outcome {
-        let manifests = read_all(&self.files)?;
-        if !self.offline {
-            check_needs(&self.control, &manifests).await?;
+        let mut found = Findings::default();
+        let mut count = 0;
+        match read_all(&self.files) {
+            Ok(manifests) => {
+                count = manifests.len();
+                if !self.offline {
+                    let without = "check the form alone with --offline";
+                    found = check_needs(&self.control, &manifests, without).await?;
+                }
+            }
+            Err(problems) => found.errors = problems,
         }
-        let count = manifests.len();
+        let is_ok = found.errors.is_empty();
         let output = crate::output::Output { json: self.json };
-        output.either(&serde_json::json!({"ok": true, "bundles": count}), || {
-            format!(
-                "{count} bundle{} valid",
-                if count == 1 { " is" } else { "s are" }
-            )
-        })
+        if self.json {
+            output.line(&serde_json::json!({
+                "ok": is_ok,
+                "bundles": count,
+                "errors": found.errors.iter().map(as_json).collect::<Vec<_>>(),
+                "warnings": found.warnings.iter().map(as_json).collect::<Vec<_>>(),
+            }))?;
+        } else if is_ok {
+            let are = if count == 1 { " is" } else { "s are" };
+            output.text(&format!("{count} bundle{are} valid"))?;
+        }
+        if is_ok {
+            Ok(())
+        } else {
+            Err(refuse(&found.errors))
+        }
     }
 }

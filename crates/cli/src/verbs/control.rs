@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use greenroom_console::Client;
 use greenroom_console::api::PlaceRequest;
+use greenroom_console::client::ClientError;
+use greenroom_manifest::Problem;
 use greenroom_sdk::types::JobId;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::apply::read_all;
+use super::files::{read_all, read_text, refuse};
 use crate::failure::{Failure, Outcome};
 use crate::local;
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// Where the control plane is.
 #[derive(Clone, Debug, Args)]
@@ -84,81 +86,92 @@ impl Control {
     }
 }
 
-fn lost(error: &greenroom_console::client::ClientError) -> Failure {
-    let failure = Failure::failed(error.to_string());
-    if matches!(
-        error,
-        greenroom_console::client::ClientError::Connection { .. }
-    ) {
-        failure.hint("start a control plane with `greenroom up`, or name it with --control URL")
-    } else {
-        failure
+/// What a failed request means for whoever asked.
+pub(crate) fn lost(error: &ClientError) -> Failure {
+    match error {
+        ClientError::Connection { address, cause } => Failure::failed(format!(
+            "cannot reach the control plane at {address}: {cause}"
+        ))
+        .hint("start one with `greenroom up`, or name it with --control URL"),
+        ClientError::Refused { code, message, .. } => refusal(code, message),
+        ClientError::Answer { .. } => Failure::failed(error.to_string()),
     }
 }
 
-/// Reads a settings file as a tree; its keys are checked by the policy.
-pub(crate) fn read_settings(file: &Path) -> Result<serde_json::Value, Failure> {
-    let name = file.display().to_string();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::bad_input(format!("{name}: cannot be read: {error}")))?;
-    let mut trees: Vec<serde_json::Value> = greenroom_manifest::read(&name, &text)
-        .map_err(|problem| Failure::bad_input(problem.to_string()))?;
-    if trees.len() != 1 {
-        let text = format!(
-            "{name}: it must hold one document, and holds {}",
-            trees.len()
-        );
-        return Err(Failure::bad_input(text));
-    }
-    Ok(trees.remove(0))
-}
-
-/// The faults of settings, each at its line.
-fn check_settings(file: &Path, tree: &serde_json::Value) -> Outcome {
-    let Err(error) = greenroom_policy::Settings::parse(tree) else {
-        return Ok(());
+/// A refusal by the control plane. What it says of its own calls is said of verbs here.
+fn refusal(code: &str, message: &str) -> Failure {
+    let list = match code {
+        "unknownNode" => "nodes",
+        "unknownJob" => "jobs",
+        "unknownBundle" => "bundles",
+        _ => return Failure::failed(format!("{message} ({code})")),
     };
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    // Behind the semicolon the message names calls of the programming interface.
+    let message = message.split("; ").next().unwrap_or(message);
+    Failure::failed(message).hint(format!("`greenroom get {list}` lists them"))
+}
+
+/// Reads a settings file as a tree and checks it; every fault is told at its line. `manager` is the
+/// Manager's address from elsewhere.
+pub(crate) fn checked_settings(
+    file: &Path,
+    manager: Option<&str>,
+) -> Result<serde_json::Value, Failure> {
+    let refuse = |problems: Vec<Problem>| -> Failure { refuse(&problems) };
+    let (name, text) = read_text(file).map_err(|problem| refuse(vec![problem]))?;
+    let mut trees: Vec<serde_json::Value> =
+        greenroom_manifest::read(&name, &text).map_err(|problem| refuse(vec![problem]))?;
+    let whole = |message: String| {
+        refuse(vec![Problem {
+            file: name.clone(),
+            position: None,
+            path: String::new(),
+            message,
+        }])
+    };
+    if trees.len() != 1 {
+        let message = format!("it must hold one document, and holds {}", trees.len());
+        return Err(whole(message));
+    }
+    let mut tree = trees.remove(0);
+    match (&mut tree, manager) {
+        (serde_json::Value::Object(keys), Some(manager)) => {
+            keys.insert("url".to_owned(), manager.into());
+        }
+        (serde_json::Value::Object(_), None) => {}
+        _ => return Err(whole("settings are keys with values".to_owned())),
+    }
+    let Err(error) = greenroom_policy::Settings::parse(&tree) else {
+        return Ok(tree);
+    };
     let places = greenroom_manifest::Locations::of(&text).unwrap_or_default();
-    let told: Vec<String> = error
-        .faults
-        .iter()
-        .map(|fault| {
-            let problem = greenroom_manifest::Problem {
-                file: file.display().to_string(),
-                position: places.position(0, &fault.path),
-                path: fault.path.clone(),
-                message: format!("{} ({})", fault.message, fault.code.name()),
-            };
-            problem.to_string()
-        })
-        .collect();
-    Err(Failure::bad_input(told.join("\n")))
+    let problems = error.faults.iter().map(|fault| Problem {
+        file: name.clone(),
+        position: places.position(0, &fault.path),
+        path: fault.path.clone(),
+        message: format!("{} ({})", fault.message, fault.code.name()),
+    });
+    Err(refuse(problems.collect()))
 }
 
 // === impl Run ===
 
 impl Run {
     pub(crate) async fn run(self) -> Outcome {
-        let mut tree = read_settings(&self.config)?;
-        if let Some(manager) = &self.manager {
-            tree["url"] = manager.as_str().into();
-        }
-        check_settings(&self.config, &tree)?;
+        let tree = checked_settings(&self.config, self.manager.as_deref())?;
         let manager = tree["url"].as_str().unwrap_or_default().to_owned();
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let control = local::Control::start(tree, &manager, self.listen).await?;
+        let mut signals = Signals::install()?;
+        let listener = local::Control::bind(self.listen).await?;
+        let control = local::Control::start(tree, &manager, listener)?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
-        Output { json: self.json }
-            .either(&told, || format!("control plane serves at {address}"))?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let told =
+            Output { json: self.json }.either(&told, || format!("control plane serves at {address}"));
+        if told.is_ok() {
+            signals.recv().await;
         }
         control.stop().await;
-        Ok(())
+        told
     }
 }
 
@@ -181,7 +194,7 @@ impl Why {
 impl Place {
     pub(crate) async fn run(self) -> Outcome {
         let output = Output { json: self.json };
-        for manifest in read_all(&self.files)? {
+        for manifest in read_all(&self.files).map_err(|problems| refuse(&problems))? {
             let bundle = &manifest.bundle;
             for copy in 0..bundle.copies() {
                 for job in &bundle.jobs {

@@ -16,6 +16,7 @@ use super::worker::Runtime;
 use crate::failure::{Failure, Outcome};
 use crate::local::{Plan, System};
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// The manifest that is shown, with its ports replaced by free ones.
 const EXAMPLE: &str = include_str!("../../../../examples/primary-backup.yaml");
@@ -150,10 +151,8 @@ pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
         begun: Instant::now(),
         output: demo.output,
     };
-    time.tell(
-        "starting",
-        "Manager, control plane and 3 workers on this machine",
-    )?;
+    let starting = "Manager, control plane and 3 workers on this machine";
+    time.tell("starting", starting)?;
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let plan = Plan {
         data: folder.clone(),
@@ -164,17 +163,27 @@ pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
         keep: false,
         settings: None,
     };
-    let mut system = System::start(plan, status_log).await?;
+    let mut signals = Signals::install()?;
+    let removed = || {
+        std::fs::remove_dir_all(&folder)
+            .map_err(|error| Failure::failed(format!("cannot remove {}: {error}", folder.display())))
+    };
+    let mut system = match System::start(plan, status_log, signals.recv()).await {
+        Ok(system) => system,
+        Err(failure) => {
+            // The failure is what matters; nothing may have been made yet.
+            let _ = removed();
+            return Err(failure);
+        }
+    };
     let told = tokio::select! {
         told = tokio::time::timeout(LIMIT, tell_failover(&time, &mut system)) => told.unwrap_or_else(|_| {
             Err(Failure::failed(format!("the production is not back after {} s", LIMIT.as_secs())))
         }),
-        _ = tokio::signal::ctrl_c() => Err(Failure::failed("interrupted")),
+        () = signals.recv() => Err(Failure::failed("interrupted")),
     };
     let stopped = system.stop().await;
-    let removed = std::fs::remove_dir_all(&folder)
-        .map_err(|error| Failure::failed(format!("cannot remove {}: {error}", folder.display())));
-    told.and(stopped).and(removed)
+    told.and(stopped).and(removed())
 }
 
 async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {

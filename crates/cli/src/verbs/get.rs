@@ -280,7 +280,14 @@ impl Describe {
         let output = self.manager.output();
         match self.kind {
             Kind::Bundles => {
-                let status = client.get_bundle(BundleId::new(&self.id)).await?;
+                let status = client
+                    .get_bundle(BundleId::new(&self.id))
+                    .await
+                    .map_err(|error| match error.reason() {
+                        "unknown_bundle" => Failure::failed(format!("there is no bundle {}", self.id))
+                            .hint("`greenroom get bundles` lists them"),
+                        _ => error.into(),
+                    })?;
                 let jobs: Vec<JobRow> = all_jobs(&client)
                     .await?
                     .into_iter()

@@ -5,7 +5,8 @@ use greenroom_sdk::proto::convert::refusal::read_refusal;
 use greenroom_sdk::proto::logs::ReadRequest;
 use greenroom_sdk::proto::logs::logs_client::LogsClient;
 
-use super::connect::Manager;
+use super::connect::{HINT, Manager, unreached};
+use super::media::chain;
 use crate::failure::{Failure, Outcome};
 
 /// Print what a job's services wrote.
@@ -34,12 +35,9 @@ pub(crate) struct Logs {
 impl Logs {
     pub(crate) async fn run(self) -> Outcome {
         let url = self.manager.manager.first().cloned().unwrap_or_default();
-        let lost = |error: &dyn std::fmt::Display| {
-            Failure::failed(format!("cannot reach the Manager at {url}: {error}"))
-        };
         let mut client = LogsClient::connect(url.clone())
             .await
-            .map_err(|error| lost(&error))?;
+            .map_err(|error| Failure::failed(unreached(&url, &chain(&error))).hint(HINT))?;
         let request = ReadRequest {
             job_id: self.job.clone(),
             role: self.role,
@@ -48,7 +46,12 @@ impl Logs {
             tail: self.tail,
             follow: self.follow,
         };
+        let job = self.job;
         let refused = |status: tonic::Status| match read_refusal(&status) {
+            Some(refusal) if refusal.reason == "unknown_job" => {
+                Failure::failed(format!("there is no job {job}"))
+                    .hint("`greenroom get jobs` lists them")
+            }
             Some(refusal) => Failure::failed(refusal.to_string()),
             None => Failure::failed(format!("the lines ended: {}", status.message())),
         };

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use greenroom_manager::{Running, Settings, StartError, StatusLog};
 use greenroom_store::OpenError;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::media::chain;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// Run a Manager.
 #[derive(Debug, Args)]
@@ -39,6 +39,7 @@ impl Manager {
         let mut settings = Settings::new(self.data_dir, self.listen);
         settings.create = self.create;
         settings.member_name = self.name;
+        let signals = Signals::install()?;
         let running = start(settings, status_log).await?;
         let address = running.address().to_string();
         let output = Output { json: self.json };
@@ -46,7 +47,7 @@ impl Manager {
             &serde_json::json!({"event": "listening", "address": address}),
             || format!("Manager serves at {address}"),
         )?;
-        serve(running).await
+        serve(running, signals).await
     }
 }
 
@@ -72,13 +73,10 @@ pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<R
 }
 
 /// Runs until a signal or until the store fails.
-async fn serve(running: Running) -> Outcome {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn serve(running: Running, mut signals: Signals) -> Outcome {
     let fatal = running.fatal();
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = signals.recv() => {}
         error = fatal => return Err(Failure::new(Exit::DiskFailed, chain(&error))),
     }
     // A second signal ends the process at once; nothing durable is lost by that (API-19).
@@ -86,7 +84,6 @@ async fn serve(running: Running) -> Outcome {
         closed = running.shutdown() => closed.map_err(|error| {
             Failure::new(Exit::DiskFailed, chain(&error))
         }),
-        _ = terminate.recv() => Err(Failure::failed("ended at once by a second signal")),
-        _ = interrupt.recv() => Err(Failure::failed("ended at once by a second signal")),
+        () = signals.recv() => Err(Failure::failed("ended at once by a second signal")),
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod events;
+pub(crate) mod files;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod manager;

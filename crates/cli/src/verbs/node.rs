@@ -77,14 +77,23 @@ impl Node {
             }
             Action::Deregister { node, manager } => {
                 let client = manager.connect().await?;
-                let stopped = client.deregister_cluster_node(node.clone()).await?;
+                let stopped = client
+                    .deregister_cluster_node(node.clone())
+                    .await
+                    .map_err(|error| match error.reason() {
+                        "unknown_slot" => Failure::failed(format!("there is no slot {node}"))
+                            .hint("`greenroom get nodes` lists the nodes"),
+                        _ => error.into(),
+                    })?;
                 manager.output().either(
                     &serde_json::json!({"nodeId": node, "stopped": stopped}),
                     || {
-                        format!(
-                            "node {node} removed; {} jobs are being stopped",
-                            stopped.len()
-                        )
+                        let jobs = match stopped.len() {
+                            0 => "nothing ran on it".to_owned(),
+                            1 => "its job is being stopped".to_owned(),
+                            count => format!("its {count} jobs are being stopped"),
+                        };
+                        format!("node {node} removed; {jobs}")
                     },
                 )
             }

@@ -34,6 +34,9 @@ enum Action {
         /// Files, or folders whose `.yaml` files are read.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -43,7 +46,7 @@ impl Scenario {
     pub(crate) fn run(self) -> Outcome {
         match self.action {
             Action::Run { files, trace, json } => play(&files, trace, json),
-            Action::Check { files } => check(&files),
+            Action::Check { files, json } => check(&files, Output { json }),
         }
     }
 }
@@ -90,12 +93,20 @@ fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
     }
 }
 
-fn check(files: &[PathBuf]) -> Outcome {
+fn check(files: &[PathBuf], output: Output) -> Outcome {
     let mut problems = Vec::new();
     for (name, text) in read_all(files)? {
         match check_file(&name, &text) {
-            Ok(_) => Output { json: false }.text(&format!("ok {name}"))?,
-            Err(problem) => problems.push(problem.to_string()),
+            Ok(_) => output.either(&serde_json::json!({"file": name, "ok": true}), || {
+                format!("ok {name}")
+            })?,
+            Err(problem) => {
+                if output.json {
+                    let told = problem.to_string();
+                    output.line(&serde_json::json!({"file": name, "ok": false, "problem": told}))?;
+                }
+                problems.push(problem.to_string());
+            }
         }
     }
     if problems.is_empty() {

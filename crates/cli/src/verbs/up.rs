@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use greenroom_manager::StatusLog;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::demo::{self, Demo};
 use super::worker::Runtime;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::local::{Plan, System};
 use crate::output::{Output, say};
+use crate::signals::{Hangup, Signals};
 
 /// Run Manager, control plane and workers on this machine, on loopback.
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ impl Up {
             return demo::failover(Demo::new(self.json), status_log).await;
         }
         let settings = match &self.settings {
-            Some(file) => Some(super::control::read_settings(file)?),
+            Some(file) => Some(super::control::checked_settings(file, Some("127.0.0.1:0"))?),
             None => None,
         };
         let plan = Plan {
@@ -65,10 +65,16 @@ impl Up {
             keep: self.keep,
             settings,
         };
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut signals = Signals::install()?;
+        let mut hangup = Hangup::install()?;
         say("starting Manager, control plane and workers ...");
-        let mut system = System::start(plan, status_log).await?;
+        let stop = async {
+            tokio::select! {
+                () = signals.recv() => {}
+                () = hangup.recv() => {}
+            }
+        };
+        let mut system = System::start(plan, status_log, stop).await?;
         let runtime = system
             .workers
             .first()
@@ -92,7 +98,7 @@ impl Up {
         } else {
             "jobs are stopped; with --keep they would go on running"
         };
-        Output { json: self.json }.either(&told, || {
+        let told = Output { json: self.json }.either(&told, || {
             format!(
                 "Manager        http://{}\n\
                  control plane  {control}\n\
@@ -106,12 +112,19 @@ impl Up {
                 words(&runtime),
                 self.data.display(),
             )
-        })?;
+        });
+        if let Err(failure) = told {
+            system.stop().await?;
+            return Err(failure);
+        }
         let fatal = system.fatal();
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            error = fatal => return Err(Failure::new(Exit::DiskFailed, error)),
+            () = signals.recv() => {}
+            () = hangup.recv() => {}
+            error = fatal => {
+                let hint = "workers and jobs run on, and the next `greenroom up` takes them over";
+                return Err(Failure::new(Exit::DiskFailed, error).hint(hint));
+            }
             failure = system.keep_workers() => {
                 say(&format!("ending: {failure}"));
                 system.stop().await?;
@@ -121,8 +134,10 @@ impl Up {
         say(&format!("ending: {at_end} (Ctrl-C again ends at once)"));
         tokio::select! {
             ended = system.stop() => ended,
-            _ = terminate.recv() => Err(Failure::failed("ended at once; workers may still run")),
-            _ = interrupt.recv() => Err(Failure::failed("ended at once; workers may still run")),
+            () = signals.recv() => {
+                let hint = "the next `greenroom up` takes over what still runs";
+                Err(Failure::failed("ended at once; workers may still run").hint(hint))
+            }
         }
     }
 }

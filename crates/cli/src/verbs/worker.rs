@@ -7,11 +7,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use greenroom_auth::Secret;
 use greenroom_sdk::types::inventory::Capability;
 use greenroom_worker::{Config, Ending, Error, RuntimeChoice, Worker as Agent};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::media::chain;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::signals::{Hangup, Signals};
 
 /// Run a worker, or read what its jobs wrote.
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ enum Action {
         /// Folder of the worker's state.
         #[arg(long, default_value = "greenroom-data/worker", value_name = "DIR")]
         state_dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -126,13 +129,17 @@ fn capability(text: &str) -> Result<Capability, String> {
 impl Worker {
     pub(crate) async fn run(self) -> Outcome {
         match self.action {
-            Some(Action::Logs { job, state_dir }) => print_logs(&job, &state_dir),
+            Some(Action::Logs {
+                job,
+                state_dir,
+                json,
+            }) => print_logs(&job, &state_dir, Output { json }),
             None => self.run.run().await,
         }
     }
 }
 
-fn print_logs(job: &str, state_dir: &std::path::Path) -> Outcome {
+fn print_logs(job: &str, state_dir: &std::path::Path, output: Output) -> Outcome {
     let unread = |error: std::io::Error| {
         Failure::failed(format!(
             "cannot read the logs in {}: {error}",
@@ -149,7 +156,10 @@ fn print_logs(job: &str, state_dir: &std::path::Path) -> Outcome {
     for service in found {
         let text = std::fs::read(&service.path).map_err(unread)?;
         for line in String::from_utf8_lossy(&text).lines() {
-            Output { json: false }.text(&format!("{}: {line}", service.service))?;
+            let told = serde_json::json!({
+                "startId": service.start_id, "service": service.service, "text": line,
+            });
+            output.either(&told, || format!("{}: {line}", service.service))?;
         }
     }
     Ok(())
@@ -181,6 +191,9 @@ impl Run {
         config.utilization_cap = self.utilization_cap;
         config.az = self.az;
         config.host_paths = self.host_paths;
+        // Caught before anything is taken on: what is told meanwhile is done afterwards.
+        let mut signals = Signals::install()?;
+        let mut hangup = Hangup::install()?;
         let worker = Agent::build(config)
             .await
             .map_err(|error| refusal(&error))?;
@@ -190,8 +203,6 @@ impl Run {
         Output { json: self.json }.either(&told, || {
             format!("worker at {address} runs jobs with {runtime}")
         })?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let ending = if self.leave {
             Ending::Leave
         } else {
@@ -200,10 +211,10 @@ impl Run {
         worker
             .run(async move {
                 tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
+                    () = signals.recv() => ending,
+                    // Another worker is about to take its place.
+                    () = hangup.recv() => Ending::Keep,
                 }
-                ending
             })
             .await
             .map_err(|error| refusal(&error))
@@ -230,5 +241,11 @@ fn refusal(error: &Error) -> Failure {
         Error::Journal(_) | Error::State { .. } => Exit::DiskFailed,
         _ => Exit::Failed,
     };
-    Failure::new(exit, chain(error))
+    let failure = Failure::new(exit, chain(error));
+    match error {
+        Error::NoToken(_) => failure.hint(
+            "`greenroom node register NAME --token-file FILE` makes a slot; pass --token-file FILE here",
+        ),
+        _ => failure,
+    }
 }
