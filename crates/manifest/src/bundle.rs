@@ -162,6 +162,22 @@ mod tests {
     }
 
     #[test]
+    fn short_words_are_text_and_not_booleans() {
+        let text = "bundleId: y\npool: n\ntags: {a: on, b: off, c: no, d: yes}\njobs: []\n";
+        let bundle = &read_bundles("chan.yaml", text).unwrap()[0].bundle;
+        assert_eq!(
+            (bundle.bundle_id.as_str(), bundle.pool.as_str()),
+            ("y", "n")
+        );
+        assert_eq!(
+            bundle.tags.values().collect::<Vec<_>>(),
+            ["on", "off", "no", "yes"]
+        );
+        let tree: Vec<serde_json::Value> = read("s.yaml", "a: n\nb: true\n").unwrap();
+        assert_eq!(tree[0], serde_json::json!({"a": "n", "b": true}));
+    }
+
+    #[test]
     fn a_fault_found_later_is_shown_at_its_key_or_the_nearest_around_it() {
         let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements: {}\n";
         let manifest = &read_bundles("chan.yaml", text).unwrap()[0];

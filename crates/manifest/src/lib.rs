@@ -61,7 +61,7 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T>, Probl
             ),
         });
     }
-    serde_saphyr::from_multiple(text).map_err(|error| {
+    serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| {
         let position = error.location().map(|at| Position {
             line: at.line(),
             column: at.column(),
@@ -76,6 +76,11 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T>, Probl
             message: plain(&error.to_string()),
         }
     })
+}
+
+/// Only `true` and `false` are booleans: a node may be called `n`, a tag may be `on`.
+pub(crate) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! { strict_booleans: true }
 }
 
 /// The first line of the library's message without its own position.

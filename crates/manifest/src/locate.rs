@@ -37,8 +37,8 @@ impl Locations {
     /// # Errors
     /// The text is no YAML; the message is the parser's.
     pub fn of(text: &str) -> Result<Self, String> {
-        let nodes: Vec<Node> =
-            serde_saphyr::from_multiple(text).map_err(|error| crate::plain(&error.to_string()))?;
+        let nodes: Vec<Node> = serde_saphyr::from_multiple_with_options(text, crate::options())
+            .map_err(|error| crate::plain(&error.to_string()))?;
         let documents = nodes
             .iter()
             .map(|node| {
