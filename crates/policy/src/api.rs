@@ -131,8 +131,9 @@ impl Policy {
                 if refs.is_empty() {
                     self.settings.template_images.remove(&template);
                 } else {
-                    self.settings.template_images.insert(template, refs);
+                    self.settings.template_images.insert(template.clone(), refs);
                 }
+                self.look_at_template(&template);
                 Ok(ApiAnswer::Done)
             }
             ApiCall::Close => {

@@ -31,6 +31,8 @@ pub(crate) enum Purpose {
     DeleteBundle { bundle_id: BundleId },
     /// The answer goes to that caller as it is.
     PassThrough { api: ApiId },
+    /// A batch of images on a spare.
+    Prefetch { node_id: NodeId, seq: u64 },
     /// A step of a migration.
     Migration { id: MigrationId, step: Step },
     /// Nothing follows; a failure is told.
@@ -117,6 +119,7 @@ impl Policy {
                 out.push(Effect::ApiReply { id: api, result });
             }
             Purpose::Migration { id, step } => self.step_replied(&id, step, result.map(drop), out),
+            Purpose::Prefetch { node_id, seq } => self.prefetch_replied(&node_id, seq, result, out),
             Purpose::Tell { what, job_id } => {
                 if let Err(failure) = result {
                     let message = format!("{what} for job {job_id:?} failed: {failure}");

@@ -13,6 +13,7 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{JobInfo, JobWithHistory};
 use greenroom_types::node::{RejectionCode, RunningNodeMetadata};
 use greenroom_types::pool::LaunchMode;
+use greenroom_types::stream::PrefetchResult;
 use greenroom_types::{Role, Tags, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +216,13 @@ pub enum Callback {
         current: usize,
         /// Wanted.
         target: usize,
+    },
+    /// A batch of images was pulled on a node, by this policy or by anybody (PREFETCH-04).
+    OnImagesPrefetched {
+        /// The node.
+        node_id: NodeId,
+        /// One for each reference.
+        results: Vec<PrefetchResult>,
     },
     /// The two copies are closer than wished (RESIL-05).
     OnResilienceDegraded {

@@ -30,6 +30,7 @@ mod migration_end;
 mod node;
 mod pending;
 pub mod policy;
+mod prefetch;
 mod provision;
 mod recovery;
 pub mod report;

@@ -223,6 +223,9 @@ impl Policy {
     fn begin_anew(&mut self, node_id: &NodeId) {
         self.change_condition(node_id, |condition| condition.terminating = false);
         self.forget_drain(node_id);
+        if self.is_hot_spare_node(node_id) {
+            self.prefetch.await_picture(node_id);
+        }
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.stopped_at = None;
         }
@@ -346,6 +349,7 @@ impl Policy {
             record.asked.take()
         });
         self.mark_recently_failed(node_id);
+        self.prefetch.forget(node_id);
         Ended {
             never_started,
             asked,
@@ -368,6 +372,7 @@ impl Policy {
         record.last_activity = now;
         record.inventory_order.get_or_insert(order);
         self.fleet.set_inventory(node_id, Arc::clone(inventory));
+        self.prefetch.note_picture(node_id);
         // The picture says itself whether the worker is heard.
         self.change_condition(node_id, |condition| {
             condition.unreachable = !inventory.reachable

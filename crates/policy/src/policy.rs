@@ -22,6 +22,7 @@ use crate::metrics::Counters;
 use crate::migration::Migrations;
 use crate::node::NodeRecord;
 use crate::pending::Pending;
+use crate::prefetch::Prefetch;
 use crate::provision::TierRecord;
 use crate::settings::{CLOSE_ABORT_GRACE, Settings};
 use crate::spare::Spares;
@@ -49,6 +50,7 @@ pub struct Policy {
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
     pub(crate) spares: Spares,
+    pub(crate) prefetch: Prefetch,
     pub(crate) migrations: Migrations,
     /// By node, under way and ended (DRAIN-11).
     pub(crate) drains: BTreeMap<NodeId, Drain>,
@@ -113,6 +115,7 @@ impl Policy {
             fleet,
             pending: Pending::default(),
             spares: Spares::default(),
+            prefetch: Prefetch::default(),
             migrations: Migrations::default(),
             drains: BTreeMap::new(),
             notices: BTreeMap::new(),
@@ -210,12 +213,14 @@ impl Policy {
     }
 
     /// What one input made placeable is placed at its end, in one pass (PEND-03). Jobs go before the
-    /// reserve: a spare that a waiting job can use is no excess, and its place is filled right after.
+    /// reserve: a spare that a waiting job can use is no excess, and its place is filled right after;
+    /// images are pulled on what is a spare after that.
     fn finish_input(&mut self, out: &mut Effects) {
         if self.is_live() {
             self.run_drains(self.pending.is_woken(), out);
             self.run_pending(out);
             self.run_spares(out);
+            self.run_prefetch(out);
         }
     }
 

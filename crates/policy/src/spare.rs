@@ -27,8 +27,9 @@ use crate::timer::{Due, Timer};
 pub(crate) struct Spares {
     /// A pass runs at the end of this input (SPARE-06).
     pub(crate) due: bool,
-    /// Nodes of the mirror that are tagged as spares, consumed ones included.
-    tagged: BTreeSet<NodeId>,
+    /// Nodes of the mirror that are tagged as spares, consumed ones included, and what each is to be
+    /// kept warm for.
+    tagged: BTreeMap<NodeId, Vec<TemplateName>>,
     /// Pools whose last provision failed, and until when they ask for none (SPARE-11).
     waits: BTreeMap<PoolName, Mono>,
 }
@@ -88,25 +89,41 @@ pub struct SpareCount {
 impl Policy {
     /// Files a node by its `spare` tag, whenever its tags may have changed.
     pub(crate) fn note_spare_tag(&mut self, node_id: &NodeId) {
-        if self
+        let spare = self
             .fleet
             .facts(node_id)
-            .is_some_and(|facts| facts.spare.is_some())
-        {
-            self.spares.tagged.insert(node_id.clone());
+            .and_then(|facts| facts.spare.as_ref());
+        if let Some(spare) = spare {
+            let warm_for = spare.warm_for.clone();
+            let before = self.spares.tagged.insert(node_id.clone(), warm_for.clone());
+            if before.is_none_or(|before| before != warm_for) {
+                self.prefetch.look_at(node_id);
+            }
             self.spares.due = true;
-        } else if self.spares.tagged.remove(node_id) {
+        } else if self.spares.tagged.remove(node_id).is_some() {
+            self.prefetch.leave_alone(node_id);
             self.spares.due = true;
         }
     }
 
     /// A node that may be a spare changed its standing: a pass is due if it is one.
     pub(crate) fn touch_spare(&mut self, node_id: &NodeId) {
-        self.spares.due |= self.spares.tagged.contains(node_id);
+        self.spares.due |= self.spares.tagged.contains_key(node_id);
+        self.prefetch.touch(node_id);
     }
 
     pub(crate) fn forget_spare(&mut self, node_id: &NodeId) {
-        self.spares.due |= self.spares.tagged.remove(node_id);
+        self.spares.due |= self.spares.tagged.remove(node_id).is_some();
+        self.prefetch.forget(node_id);
+    }
+
+    /// Spares that are kept warm for a template.
+    pub(crate) fn spares_warm_for(&self, template: &TemplateName) -> Vec<NodeId> {
+        let tagged = self.spares.tagged.iter();
+        tagged
+            .filter(|(_, warm_for)| warm_for.contains(template))
+            .map(|(node_id, _)| node_id.clone())
+            .collect()
     }
 
     /// One pass over all pools, if something asked for one (SPARE-06).
@@ -145,7 +162,7 @@ impl Policy {
     }
 
     fn spares_of<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a NodeId> {
-        self.spares.tagged.iter().filter(move |node_id| {
+        self.spares.tagged.keys().filter(move |node_id| {
             let facts = self.fleet.facts(node_id);
             facts.is_some_and(|facts| facts.pool.as_ref() == Some(pool))
         })
@@ -249,7 +266,7 @@ impl Policy {
         let orphans: Vec<NodeId> = self
             .spares
             .tagged
-            .iter()
+            .keys()
             .filter(|node_id| {
                 let pool = self
                     .fleet
@@ -273,7 +290,7 @@ impl Policy {
         }
     }
 
-    fn is_bought(&self, node_id: &NodeId) -> bool {
+    pub(crate) fn is_bought(&self, node_id: &NodeId) -> bool {
         self.fleet
             .tier_of(node_id)
             .is_some_and(|(_, tier)| tier.is_elastic())

@@ -95,6 +95,11 @@ impl Policy {
                 migration_id,
                 signal,
             } => self.migration_signal(&key, &migration_id, signal, out),
+            StreamEvent::ImagesPrefetched {
+                node_id,
+                batch_id,
+                results,
+            } => self.images_prefetched(&node_id, &batch_id, results, out),
             StreamEvent::JobInfo(info) => out.callback(Callback::OnJobInfo(info)),
             StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
             StreamEvent::Heartbeat { .. } => {}

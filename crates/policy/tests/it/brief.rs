@@ -52,6 +52,10 @@ impl World {
                 let tags: Vec<String> = tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
                 format!("setTags {} {}", self.short(node_id), tags.join(" "))
             }
+            Call::PrefetchImages {
+                node_id,
+                image_refs,
+            } => format!("prefetch {} {}", self.short(node_id), image_refs.join(" ")),
             other => other.name().to_owned(),
         }
     }
@@ -77,6 +81,14 @@ impl World {
                     for job in &state.jobs {
                         let status = format!("{:?}", job.status).to_lowercase();
                         line = format!("{line} {}:{status}", job.job_id);
+                    }
+                    return line;
+                }
+                if let Callback::OnImagesPrefetched { node_id, results } = callback {
+                    let mut line = format!("{name} {}", self.short(node_id));
+                    for result in results {
+                        let end = if result.ok { "ok" } else { &result.error };
+                        line = format!("{line} {}:{end}", result.image_ref);
                     }
                     return line;
                 }

@@ -12,6 +12,7 @@ mod migration;
 mod migration_loss;
 mod node_loss;
 mod placement;
+mod prefetch;
 mod provision;
 mod schedule;
 mod spare;
