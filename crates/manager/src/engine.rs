@@ -2,6 +2,7 @@
 //! the one way to propose a command.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_ledger::{Called, Command, Fresh, Ledger};
 use greenroom_store::{ProposeError, Room, Store};
@@ -90,9 +91,23 @@ impl Engine {
             .read_at(|recorded, revision| look(&recorded.0, revision))
     }
 
-    /// From now on mutating calls are refused (API-19).
+    /// From now on calls are refused (API-19). Streams go on until [`Engine::end_streams`].
     pub(crate) fn begin_stopping(&self) {
         self.0.stopping.send_replace(true);
+    }
+
+    /// Ends the event streams once they were given everything that is committed, so that whoever
+    /// comes back after a restart has missed nothing.
+    pub(crate) async fn end_streams(&self, patience: Duration) {
+        let seq = self.read(Ledger::seq);
+        let mut published = self.0.hub.published();
+        let level = published.wait_for(|published| *published >= seq);
+        if tokio::time::timeout(patience, level).await.is_err() {
+            tracing::warn!(
+                seq,
+                "the last changes did not reach the subscribers in time"
+            );
+        }
         self.0.hub.end();
     }
 

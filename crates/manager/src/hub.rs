@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use greenroom_ledger::{Change, What};
 use greenroom_types::job::{JobInfo, JobWithHistory};
 use greenroom_types::{JobId, Wall};
+use tokio::sync::watch;
 
 use crate::settings::EventSettings;
 
@@ -23,6 +24,8 @@ pub(crate) use queue::{End, News, Queue};
 pub(crate) struct Hub {
     settings: EventSettings,
     inner: Mutex<Inner>,
+    /// Seq of the latest change handed out, for who waits for it.
+    published: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,7 @@ impl Hub {
         Self {
             settings,
             inner: Mutex::default(),
+            published: watch::Sender::new(0),
         }
     }
 
@@ -82,6 +86,7 @@ impl Hub {
     pub(crate) fn seed(&self, seq: u64, jobs: impl Iterator<Item = Arc<JobWithHistory>>) {
         let mut inner = self.lock();
         inner.seq = seq;
+        self.published.send_replace(seq);
         inner.jobs = jobs.map(|job| (job.job.job_id.clone(), job)).collect();
     }
 
@@ -159,6 +164,12 @@ impl Hub {
                 .inspect(|queue| queue.push_all(&changes))
                 .is_some()
         });
+        self.published.send_replace(inner.seq);
+    }
+
+    /// Seq of the latest change handed out, as it grows.
+    pub(crate) fn published(&self) -> watch::Receiver<u64> {
+        self.published.subscribe()
     }
 
     /// Passes news of an instance on.

@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::api::limits::OversizeLayer;
+use crate::api::limits::LimitsLayer;
 use crate::api::{HealthApi, LogsApi, ManagerApi};
 use crate::backup;
 use crate::clock::SystemClock;
@@ -148,7 +148,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         .max_decoding_message_size(MESSAGE_MAX);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = Server::builder()
-        .layer(OversizeLayer)
+        .layer(LimitsLayer)
         .http2_keepalive_interval(Some(KEEPALIVE / 2))
         .http2_keepalive_timeout(Some(KEEPALIVE / 2))
         .add_service(service)
@@ -224,6 +224,8 @@ impl Running {
     /// The store could not be closed cleanly; everything acknowledged is in its log all the same.
     pub async fn shutdown(mut self) -> Result<(), FatalError> {
         self.engine.begin_stopping();
+        self.links.shutdown().await;
+        self.engine.end_streams(DRAIN).await;
         let _ = self.close.send(());
         match tokio::time::timeout(DRAIN, &mut self.serving).await {
             Ok(Ok(Ok(()))) => {}
@@ -234,7 +236,6 @@ impl Running {
                 self.serving.abort();
             }
         }
-        self.links.shutdown().await;
         if let Err(error) = self.backing_up.await {
             tracing::error!(%error, "the task of regular backups failed");
         }

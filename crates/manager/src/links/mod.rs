@@ -139,10 +139,12 @@ impl Links {
     pub(crate) async fn shutdown(&self) {
         let mut tasks = {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.lines.clear();
             std::mem::take(&mut inner.tasks)
         };
+        // Cut off and not told to end: an end would be recorded as a drop of the stream.
         tasks.shutdown().await;
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.lines.clear();
     }
 }
 

@@ -76,6 +76,26 @@ async fn a_start_that_happened_and_was_not_recorded_is_told_by_the_hello() {
     );
 }
 
+// spec: HARDM-03
+#[tokio::test]
+async fn a_start_that_was_not_recorded_left_no_trace_and_its_repeat_is_the_start() {
+    let mut manager = TestManager::start_with(TestManager::patient).await;
+    let client = manager.client().await;
+    let worker = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    client.create_job(job("on-air")).await.unwrap();
+    manager.kill().await;
+    // Tried until somebody answers, under one request id.
+    let calling = start_with_id(&client, "on-air", "n1", "once");
+    let ((), accepted) = tokio::join!(manager.run(), calling);
+    assert!(accepted);
+    assert!(start_with_id(&client, "on-air", "n1", "once").await);
+    let shown = watch.until_last("on-air", "running").await;
+    assert_eq!(kinds(&shown), ["created", "provisioned", "running"]);
+    worker.wait_acknowledged().await;
+    assert_eq!(provisions(&worker, "on-air"), 1);
+}
+
 // spec: HARDM-04, API-07
 #[tokio::test]
 async fn a_repeated_start_is_answered_from_the_record_and_never_done_twice() {
