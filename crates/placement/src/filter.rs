@@ -16,14 +16,16 @@ use crate::decision::{Degraded, Domain};
 use crate::fleet::{Fleet, KnownAz, Slot};
 use crate::gpu;
 use crate::groups::{BundlePlan, Group};
+use crate::index::Mask;
 use crate::key::{Packing, Rank};
 use crate::needs::{GpuNeed, Needs};
-use crate::node::Node;
+use crate::node::{Node, Spare};
 use crate::offer::{Lack, Offer};
 use crate::port::Port;
 use crate::request::{Context, Request};
 use crate::reserved::Reserved;
 use crate::trace::{Exclusion, Reason};
+use crate::walk::{Special, SpareStanding};
 
 /// A request with everything that does not depend on the node.
 pub(crate) struct Case<'a> {
@@ -48,6 +50,12 @@ pub(crate) struct Case<'a> {
     other: OtherCopy<'a>,
     template: Option<&'a TemplateName>,
     images: &'a [String],
+    /// Number of the template, where warmth counts.
+    warm_template: Option<u32>,
+    /// Demands of the group for which the index has bits.
+    pub(crate) mask: Mask,
+    /// Nodes whose place in the index may be another for this request.
+    pub(crate) special: Special,
     avoid_spares: bool,
     prefer_spares: bool,
     admit_reserved: bool,
@@ -80,7 +88,13 @@ pub(crate) struct Fit {
 // === impl Case ===
 
 impl<'a> Case<'a> {
-    pub(crate) fn new(fleet: &'a Fleet, request: &'a Request<'a>, plan: &'a BundlePlan) -> Self {
+    /// `is_known` says that the plan is the one the fleet has worked out.
+    pub(crate) fn new(
+        fleet: &'a Fleet,
+        request: &'a Request<'a>,
+        plan: &'a BundlePlan,
+        is_known: bool,
+    ) -> Self {
         let bundle = request.bundle;
         let job = &plan.jobs()[request.job];
         let me = JobRef::new(
@@ -96,7 +110,8 @@ impl<'a> Case<'a> {
         let copy = fleet.copy_state(&bundle.bundle_id, request.replica_index);
         let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
         for peer in peers.iter().filter(|peer| peer.job_id != request.job_id) {
-            azs.extend(fleet.at(peer.slot).az.as_deref());
+            let az = fleet.at(peer.slot).az.as_deref();
+            azs.extend(az.filter(|az| !azs.contains(az)));
             if let Some(theirs) = plan.group_index(&peer.name) {
                 if theirs == job.group {
                     tied.push(peer.slot);
@@ -119,6 +134,16 @@ impl<'a> Case<'a> {
             .flat_map(|&member| plan.jobs()[member].needs.gpus.iter().cloned())
             .collect();
         let template = bundle.jobs[request.job].launch.template.as_ref();
+        let other = OtherCopy::new(fleet, request);
+        let mut special: Special = fleet.slots_of_job(&request.job_id).collect();
+        if !is_known {
+            // Room may be held for what is a mate by this plan and none by the fleet's.
+            special.extend(peers.iter().map(|peer| peer.slot));
+        }
+        if other.forbids.contains(&true) {
+            special.extend(&other.slots);
+        }
+        let known = is_known.then(|| fleet.mask(&bundle.bundle_id, job.group));
         let (avoid_spares, prefer_spares) = match request.context {
             Context::Launch => (bundle.on_launch == OnLaunch::AvoidSpare, false),
             Context::Recovery(policy) => (
@@ -140,9 +165,12 @@ impl<'a> Case<'a> {
             tied,
             apart,
             azs,
-            other: OtherCopy::new(fleet, request),
+            other,
             template,
             images: template.map_or(&[], |template| fleet.template_images(template)),
+            warm_template: template.and_then(|template| fleet.template_number(template)),
+            mask: known.flatten().unwrap_or_default(),
+            special,
             avoid_spares,
             prefer_spares,
             admit_reserved: request.override_reservation || bundle.override_reservation,
@@ -157,6 +185,21 @@ impl<'a> Case<'a> {
     /// True when the two walks can differ at all.
     pub(crate) fn has_other_copy(&self) -> bool {
         !self.other.slots.is_empty()
+    }
+
+    /// Nodes of the rest of its group (INTRA-03).
+    pub(crate) fn tied(&self) -> &[Slot] {
+        &self.tied
+    }
+
+    /// True when no node whatever can take it (PORT-05).
+    pub(crate) const fn fits_nowhere(&self) -> bool {
+        self.clashes_within()
+    }
+
+    /// Number of its template, if nodes can be warm for it.
+    pub(crate) const fn warm_template(&self) -> Option<u32> {
+        self.warm_template
     }
 
     /// True when the job can only go where its group is (INTRA-06).
@@ -188,15 +231,9 @@ impl<'a> Case<'a> {
         if node.is_cordoned() {
             return Err(Reason::Cordoned);
         }
-        let spare = node.unconsumed_spare();
-        let reserved_for_us = spare.is_some_and(|spare| {
-            self.template
-                .is_some_and(|template| spare.reserved_for.contains(template))
-        });
-        let kept = spare.is_some_and(|spare| spare.exclusive && !spare.reserved_for.is_empty());
-        if kept && !reserved_for_us && !self.admit_reserved {
+        let Some(spare) = self.spare_standing(node.unconsumed_spare()) else {
             return Err(Reason::ReservedExclusively);
-        }
+        };
         let reserved = self.reserved_on(node);
         match node.offer.lack(&reserved, self.needs) {
             Some(Lack::Capabilities) => return Err(Reason::InsufficientCapabilities),
@@ -222,22 +259,20 @@ impl<'a> Case<'a> {
         }
 
         let violations = self.violations(node);
-        let same_az = self.request.bundle.intra_replica_placement.same_az == SameAz::Soft
-            && node.az.as_deref().is_some_and(|az| self.azs.contains(&az));
         Ok(Fit {
             rank: Rank {
                 resilience_violations: count(violations),
                 prospective: node.is_prospective(),
-                avoided_spare: self.avoid_spares && spare.is_some(),
+                avoided_spare: spare.is_avoided,
                 warmth: Reverse(if self.images.is_empty() {
                     0
                 } else {
                     node.held_count(self.images)
                 }),
-                reservation_match: Reverse(reserved_for_us),
-                preferred_spare: Reverse(self.prefer_spares && spare.is_some()),
+                reservation_match: Reverse(spare.is_reserved_for_us),
+                preferred_spare: Reverse(spare.is_preferred),
                 packing: Packing::new(strategy, reserved.capacity, node.offer.capacity),
-                same_az: Reverse(same_az),
+                same_az: Reverse(self.is_near(node.az.as_deref())),
             },
             gpu_index,
             violations,
@@ -264,6 +299,29 @@ impl<'a> Case<'a> {
         self.gpu(shape, &empty, strategy).ok()
     }
 
+    /// What it means for this job that a node is such a spare, or none; nothing when it is kept for
+    /// others (PLACE-09).
+    pub(crate) fn spare_standing(&self, spare: Option<&Spare>) -> Option<SpareStanding> {
+        let Some(spare) = spare else {
+            return Some(SpareStanding::default());
+        };
+        let is_reserved_for_us = self
+            .template
+            .is_some_and(|template| spare.reserved_for.contains(template));
+        let is_kept = spare.exclusive && !spare.reserved_for.is_empty();
+        (!is_kept || is_reserved_for_us || self.admit_reserved).then_some(SpareStanding {
+            is_reserved_for_us,
+            is_avoided: self.avoid_spares,
+            is_preferred: self.prefer_spares,
+        })
+    }
+
+    /// In a zone of its copy, where that counts (PLACE-22).
+    pub(crate) fn is_near(&self, az: Option<&str>) -> bool {
+        self.request.bundle.intra_replica_placement.same_az == SameAz::Soft
+            && az.is_some_and(|az| self.azs.contains(&az))
+    }
+
     /// INTRA-08, for a node or for a new one of which `az` is what is known.
     pub(crate) fn is_in_zone(&self, az: Option<&str>) -> bool {
         self.request.bundle.intra_replica_placement.same_az != SameAz::Hard
@@ -281,19 +339,22 @@ impl<'a> Case<'a> {
     }
 
     pub(crate) fn violations(&self, node: &Node) -> Violations {
+        let same_node = self.other.slots.contains(&node.slot);
+        self.violations_of(same_node, node.az.as_deref(), self.fleet.cloud(node))
+    }
+
+    /// The same for any node of that zone and cloud.
+    pub(crate) fn violations_of(
+        &self,
+        same_node: bool,
+        az: Option<&str>,
+        cloud: Option<TierKind>,
+    ) -> Violations {
         if self.other.slots.is_empty() {
             return [false; 3];
         }
-        let same_node = self.other.slots.contains(&node.slot);
-        let same_az = same_node
-            || node
-                .az
-                .as_deref()
-                .is_some_and(|az| self.other.azs.contains(&az));
-        let same_cloud = self
-            .fleet
-            .cloud(node)
-            .is_some_and(|cloud| self.other.clouds.contains(&cloud));
+        let same_az = same_node || az.is_some_and(|az| self.other.azs.contains(&az));
+        let same_cloud = cloud.is_some_and(|cloud| self.other.clouds.contains(&cloud));
         self.other.mask([same_node, same_az, same_cloud])
     }
 
@@ -487,8 +548,12 @@ impl<'a> OtherCopy<'a> {
             }
             let node = fleet.at(member.slot);
             other.slots.push(member.slot);
-            other.azs.extend(node.az.as_deref());
-            other.clouds.extend(fleet.cloud(node));
+            let az = node.az.as_deref();
+            other.azs.extend(az.filter(|az| !other.azs.contains(az)));
+            let cloud = fleet.cloud(node);
+            other
+                .clouds
+                .extend(cloud.filter(|cloud| !other.clouds.contains(cloud)));
             other.interruptible |= fleet.node_reliability(node) == Some(Reliability::Interruptible);
         }
         other

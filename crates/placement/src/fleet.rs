@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_types::inventory::{Capability, NodeInventory};
-use greenroom_types::node::NodeState;
 use greenroom_types::pool::{CandidateInstanceType, Pool, Reliability, ScaleOut, Tier, TierKind};
 use greenroom_types::{BundleId, JobId, JobName, NodeId, PoolName, TemplateName};
 
 use crate::binding::{JobRef, Side};
 use crate::groups::BundlePlan;
+use crate::index::{Index, Mask};
 use crate::node::{
     Node, NodeCondition, NodeFacts, Released, ServicePorts, Source, Spare, TierGate,
 };
@@ -23,11 +23,11 @@ use crate::reserved::Reserved;
 
 mod bindings;
 mod check;
+mod order;
 
 pub use check::Drift;
 
-/// Index of a node in the table.
-pub(crate) type Slot = usize;
+pub(crate) use crate::index::Slot;
 
 /// All that placement looks at.
 #[derive(Clone, Debug, Default)]
@@ -40,9 +40,21 @@ pub struct Fleet {
     ids: BTreeMap<NodeId, Slot>,
     jobs: BTreeMap<JobId, JobSides>,
     bundles: BTreeMap<BundleId, Known>,
-    images: BTreeMap<TemplateName, Vec<String>>,
+    images: BTreeMap<TemplateName, Template>,
+    /// Templates by their images.
+    by_image: BTreeMap<String, Vec<u32>>,
+    /// Numbers of templates given so far.
+    templates: u32,
+    index: Index,
     services: Vec<ServicePorts>,
     seq: u64,
+}
+
+/// Images of a template, each once.
+#[derive(Clone, Debug, Default)]
+struct Template {
+    number: u32,
+    images: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,6 +88,8 @@ struct JobSides {
 #[derive(Clone, Debug, Default)]
 struct Known {
     plan: Option<Arc<BundlePlan>>,
+    /// Demands of its groups for which the index has bits.
+    masks: Vec<Mask>,
     copies: BTreeMap<u32, CopyState>,
 }
 
@@ -131,6 +145,7 @@ impl Fleet {
             .map(|pool| pool.tiers.iter().map(TierState::new).collect())
             .collect();
         Self {
+            index: Index::new(&pools),
             pools,
             tiers,
             ..Self::default()
@@ -157,22 +172,20 @@ impl Fleet {
     /// Images of a template, for warmth; an empty list removes it (PREFETCH-06). A reference that
     /// stands twice counts once.
     pub fn set_template_images(&mut self, template: TemplateName, images: &[String]) {
-        if images.is_empty() {
-            self.images.remove(&template);
-        } else {
-            let mut distinct: Vec<String> = Vec::with_capacity(images.len());
-            for image in images {
-                if !distinct.contains(image) {
-                    distinct.push(image.clone());
-                }
+        let mut distinct: Vec<String> = Vec::with_capacity(images.len());
+        for image in images {
+            if !distinct.contains(image) {
+                distinct.push(image.clone());
             }
-            self.images.insert(template, distinct);
         }
+        self.put_template(template, distinct);
     }
 
     /// Images of a template, each once.
     pub fn template_images(&self, template: &TemplateName) -> &[String] {
-        self.images.get(template).map_or(&[], Vec::as_slice)
+        self.images
+            .get(template)
+            .map_or(&[], |template| template.images.as_slice())
     }
 
     /// Host ports of all configured node services (PORT-06).
@@ -180,6 +193,7 @@ impl Fleet {
         self.services = services;
         for slot in self.ids.values().copied().collect::<Vec<_>>() {
             self.claim_service_ports(slot);
+            self.index.take(slot, &self.nodes);
         }
     }
 
@@ -214,9 +228,7 @@ impl Fleet {
 
     /// Nodes that count under `maxNodes` (TIER-08).
     pub(crate) fn tier_count(&self, pool: usize, tier: usize) -> usize {
-        self.tier_members(pool, tier)
-            .filter(|node| node.condition.state != NodeState::Stopped)
-            .count()
+        self.index.counted(pool, tier)
     }
 
     /// Nodes of a tier that count under `maxNodes` (TIER-08); 0 for an unknown tier.
@@ -240,7 +252,13 @@ impl Fleet {
     /// sense are made usable (PLACE-12).
     pub fn set_inventory(&mut self, node: &NodeId, inventory: Arc<NodeInventory>) {
         let slot = self.slot(node);
+        let same_images = self.nodes[slot]
+            .inventory()
+            .is_some_and(|before| before.held_images == inventory.held_images);
         self.nodes[slot].take_inventory(inventory);
+        if !same_images {
+            self.warm_up(slot);
+        }
         self.settle(slot);
     }
 
@@ -249,6 +267,7 @@ impl Fleet {
     pub fn set_prospective(&mut self, node: &NodeId, shape: &CandidateInstanceType) {
         let slot = self.slot(node);
         self.nodes[slot].take_shape(shape);
+        self.warm_up(slot);
         self.settle(slot);
     }
 
@@ -259,6 +278,7 @@ impl Fleet {
             entry.source = Source::Unknown;
             entry.offer = Default::default();
             entry.reported = Reserved::default();
+            entry.warm.clear();
             self.settle(slot);
         }
     }
@@ -267,12 +287,14 @@ impl Fleet {
     pub fn set_condition(&mut self, node: &NodeId, condition: NodeCondition) {
         let slot = self.slot(node);
         self.nodes[slot].condition = condition;
+        self.index.take(slot, &self.nodes);
     }
 
     /// Changes what stands in the way of a node.
     pub fn update_condition(&mut self, node: &NodeId, change: impl FnOnce(&mut NodeCondition)) {
         let slot = self.slot(node);
         change(&mut self.nodes[slot].condition);
+        self.index.take(slot, &self.nodes);
     }
 
     /// Jobs that a node's inventory lists, with their tags (RESV-07); those bound to the node are
@@ -501,6 +523,7 @@ impl Fleet {
         node.consumed |= is_spare && !node.bound.is_empty() && bought;
         node.sum_up();
         self.claim_service_ports(slot);
+        self.index.take(slot, &self.nodes);
     }
 
     /// Ports of the node services that the node carries, or will carry (PORT-06). Whether their

@@ -2,7 +2,7 @@
 //! RESV, GPU, PORT, TIER).
 //!
 //! [`Fleet`] is the picture of the nodes that the policy keeps up to date: facts, inventories,
-//! conditions, bindings and all that follows from them. [`place`] is a pure function of that picture
+//! conditions, bindings and all that follows from them, an index of each tier among it. [`place`] is a pure function of that picture
 //! and a [`Request`]; it changes nothing. [`place_traced`] gives the same decision together with the
 //! reason for every node looked at. [`validate`] checks a bundle before it is submitted.
 //!
@@ -16,6 +16,7 @@ mod filter;
 mod fleet;
 mod gpu;
 mod groups;
+mod index;
 mod key;
 mod needs;
 mod node;
@@ -26,6 +27,7 @@ mod request;
 mod reserved;
 mod trace;
 mod validate;
+mod walk;
 
 pub use binding::{Bound, JobRef, Side};
 pub use decision::{Decision, Degraded, Domain, FailureReason};
@@ -34,6 +36,8 @@ pub use groups::{BundlePlan, Group, PlannedJob};
 pub use key::{Key, Packing, Rank};
 pub use needs::{GpuNeed, Needs};
 pub use node::{NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};
+#[doc(hidden)]
+pub use place::place_by_scan;
 pub use place::{place, place_traced};
 pub use port::{Port, PortError, PortProtocol};
 pub use request::{Context, Request};

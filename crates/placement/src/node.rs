@@ -140,6 +140,8 @@ pub(crate) struct Node {
     pub(crate) holds: Vec<Hold>,
     /// Ports of node services, with the index of the service.
     pub(crate) service_ports: Vec<(Port, usize)>,
+    /// Templates of which it holds images, by number, and how many of each.
+    pub(crate) warm: Vec<(u32, u32)>,
     /// What is in force for a job without holds of its own (RESV-02).
     pub(crate) reserved: Reserved,
 }

@@ -18,19 +18,31 @@ use crate::trace::{Attempt, Filtered, Outcome, Reason, Survivor, Trace};
 
 /// Where the job goes. Changes nothing.
 pub fn place(fleet: &Fleet, request: &Request<'_>) -> Decision {
-    decide(fleet, request, None)
+    decide(fleet, request, None, false)
+}
+
+/// The same decision, found by looking at every node: what the index is measured against.
+#[doc(hidden)]
+pub fn place_by_scan(fleet: &Fleet, request: &Request<'_>) -> Decision {
+    decide(fleet, request, None, true)
 }
 
 /// The same decision, with the reason for every node looked at (PLACE-31).
 pub fn place_traced(fleet: &Fleet, request: &Request<'_>) -> (Decision, Trace) {
     let mut trace = Trace::default();
-    let decision = decide(fleet, request, Some(&mut trace));
+    let decision = decide(fleet, request, Some(&mut trace), true);
     (decision, trace)
 }
 
-fn decide(fleet: &Fleet, request: &Request<'_>, mut trace: Option<&mut Trace>) -> Decision {
+fn decide(
+    fleet: &Fleet,
+    request: &Request<'_>,
+    mut trace: Option<&mut Trace>,
+    scans: bool,
+) -> Decision {
     let plan = plan_of(fleet, request);
-    let case = Case::new(fleet, request, &plan);
+    let is_known = matches!(plan, Cow::Borrowed(_));
+    let case = Case::new(fleet, request, &plan, is_known);
     let name = request.bundle.pool_of(request.replica_index);
     let Some(index) = fleet.pool_index(name) else {
         if let Some(trace) = trace {
@@ -52,6 +64,7 @@ fn decide(fleet: &Fleet, request: &Request<'_>, mut trace: Option<&mut Trace>) -
         pool: &fleet.pools()[index],
         index,
         compliant_only: true,
+        scans,
     };
     // With nothing of the other copy placed the first walk is the second.
     let two_walks = case.forbids() && (case.has_other_copy() || trace.is_some());
@@ -88,11 +101,14 @@ fn failure(pool: PoolName) -> Decision {
 }
 
 /// One walk.
-struct Walk<'a> {
-    case: &'a Case<'a>,
+pub(crate) struct Walk<'a> {
+    pub(crate) case: &'a Case<'a>,
     pool: &'a Pool,
-    index: usize,
-    compliant_only: bool,
+    /// Of the pool.
+    pub(crate) index: usize,
+    pub(crate) compliant_only: bool,
+    /// Looks at all nodes.
+    scans: bool,
 }
 
 /// How a tier's attempt to buy ended when nothing is bought.
@@ -100,17 +116,22 @@ struct NotBought(Outcome, Option<String>);
 
 // === impl Walk ===
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     fn over_tiers(&self, mut trace: Option<&mut Trace>) -> Option<Decision> {
         self.pool
             .tiers
             .iter()
             .enumerate()
             .find_map(|(at, tier)| match trace.as_deref_mut() {
-                None => self
-                    .best_of(at, tier)
-                    .map(|(node, fit)| self.placed(tier, node, fit))
-                    .or_else(|| self.buy(at, tier).ok()),
+                None => {
+                    let best = if self.scans {
+                        self.scan(at, tier)
+                    } else {
+                        self.best_of(at, tier)
+                    };
+                    best.map(|(node, fit)| self.placed(tier, node, fit))
+                        .or_else(|| self.buy(at, tier).ok())
+                }
                 Some(trace) => {
                     let (attempt, decision) = self.traced(at, tier);
                     trace.attempts.push(attempt);
@@ -119,10 +140,10 @@ impl Walk<'_> {
             })
     }
 
-    /// The best node of a tier (PLACE-25).
-    fn best_of(&self, at: usize, tier: &Tier) -> Option<(&Node, Fit)> {
+    /// The best node of a tier by looking at each (PLACE-25).
+    pub(crate) fn scan(&self, at: usize, tier: &Tier) -> Option<(&'a Node, Fit)> {
         let fleet = self.case.fleet;
-        let mut best: Option<(&Node, Fit)> = None;
+        let mut best: Option<(&'a Node, Fit)> = None;
         for node in fleet.tier_members(self.index, at) {
             if !node.is_considered() || self.case.belongs(node, self.index, at).is_err() {
                 continue;
@@ -140,7 +161,7 @@ impl Walk<'_> {
         best
     }
 
-    fn look_at(&self, node: &Node, tier: &Tier) -> Result<Fit, Reason> {
+    pub(crate) fn look_at(&self, node: &Node, tier: &Tier) -> Result<Fit, Reason> {
         let fit = self.case.look_at(node, tier)?;
         if self.compliant_only && count(fit.violations) > 0 {
             return Err(Reason::ForbiddenDomain);

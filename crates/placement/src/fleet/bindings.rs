@@ -23,6 +23,7 @@ impl Fleet {
         let plan = Arc::new(BundlePlan::new(Arc::clone(bundle)));
         let known = self.bundles.entry(id.clone()).or_default();
         known.plan = Some(Arc::clone(&plan));
+        self.hold_demands(&id);
         for slot in self.slots_of(&id) {
             for bound in &mut self.nodes[slot].bound {
                 if bound.job.bundle_id == id
@@ -40,6 +41,9 @@ impl Fleet {
     pub fn remove_bundle(&mut self, bundle_id: &BundleId) {
         if let Some(known) = self.bundles.get_mut(bundle_id) {
             known.plan = None;
+            for mask in std::mem::take(&mut known.masks) {
+                self.index.demands.release(mask);
+            }
             for copy in known.copies.values_mut() {
                 copy.released.clear();
             }
@@ -271,6 +275,7 @@ impl Fleet {
         let node = &mut self.nodes[slot];
         node.holds = holds;
         node.sum_up();
+        self.index.take(slot, &self.nodes);
     }
 
     /// Room kept on a node: for each group with a member bound to it, the members that are bound

@@ -111,6 +111,18 @@ impl Fleet {
             format!("{kept:?}"),
             format!("{tiers:?}"),
         );
+        compare(
+            "index of the tiers".to_owned(),
+            format!("{:?}", self.index.faults(&self.nodes)),
+            "[]".to_owned(),
+        );
+        for node in &self.nodes {
+            compare(
+                format!("warmth of {}", node.id),
+                format!("{:?}", node.warm),
+                format!("{:?}", self.warmth_of(node)),
+            );
+        }
         drifts
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use greenroom_placement::{
     Attempt, Context, Decision, Fleet, JobRef, NodeCondition, NodeFacts, Reason, Request, Side,
-    Spare, Trace, place, place_traced,
+    Spare, Trace, place, place_by_scan, place_traced,
 };
 use greenroom_types::bundle::{Bundle, BundleJob, OnRuntimeFailure, Resilience};
 use greenroom_types::inventory::{Capability, Gpu, HeldImage, NodeInventory};
@@ -314,6 +314,7 @@ impl World {
         let plain = place(&self.fleet, &request);
         let (traced, trace) = place_traced(&self.fleet, &request);
         assert_eq!(plain, traced, "the trace changes the decision");
+        assert_eq!(plain, place_by_scan(&self.fleet, &request));
         (plain, trace)
     }
 
