@@ -329,7 +329,7 @@ async fn subscribers_go_on_over_a_restart_and_a_crash_of_the_manager() {
     assert_eq!(manager.watch().await.initial().epoch, epoch);
 }
 
-// spec: EVT-16, STORE-10
+// spec: EVT-16
 #[tokio::test]
 async fn a_restored_store_begins_a_new_epoch_with_a_whole_snapshot() {
     let mut manager = TestManager::start().await;

@@ -263,7 +263,7 @@ async fn a_stop_for_a_node_out_of_reach_is_delivered_once_when_it_is_back() {
     assert_eq!(told, [(old, 2_500)]);
 }
 
-// spec: API-14, LOCAL-16
+// spec: API-14, MNODE-14, LOCAL-16
 #[tokio::test]
 async fn a_terminated_slot_stops_its_jobs_parks_its_worker_and_stays_registered() {
     let manager = TestManager::start().await;
@@ -292,6 +292,7 @@ async fn a_terminated_slot_stops_its_jobs_parks_its_worker_and_stays_registered(
     assert_eq!(refused.reason(), "unknown_node");
 }
 
+// The audit entry of HELLO-06 is not written by this version.
 // spec: HELLO-06
 #[tokio::test]
 async fn a_worker_of_another_major_is_not_served() {
@@ -314,6 +315,7 @@ async fn a_worker_of_another_major_is_not_served() {
     assert_eq!(worker.greeted(), 0);
 }
 
+// The audit entry of MNODE-08 is not written by this version.
 // spec: MNODE-08, HARDM-15
 #[tokio::test]
 async fn who_answers_at_a_workers_address_without_its_key_learns_nothing() {
