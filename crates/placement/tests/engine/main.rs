@@ -11,6 +11,7 @@ mod ports;
 mod rank;
 mod reservation;
 mod resilience;
+mod same;
 mod tiers;
 mod trace;
 mod validate;
