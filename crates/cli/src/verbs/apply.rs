@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::connect::Manager;
 use super::control::{Control, lost};
 use super::files::{as_json, read_all, refuse};
+use super::media::duration;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
 
@@ -29,9 +30,9 @@ pub(crate) struct Apply {
     /// Wait until every job runs.
     #[arg(long)]
     wait: bool,
-    /// How long to wait at most, in seconds.
-    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
-    timeout: u64,
+    /// How long to wait at most, e.g. 90s or 5m.
+    #[arg(long, value_parser = duration, default_value = "2m", value_name = "TIME")]
+    timeout: Duration,
     /// Submit without asking the control plane whether the needs can be met.
     #[arg(long)]
     skip_validation: bool,
@@ -53,9 +54,9 @@ pub(crate) struct Delete {
     /// Wait until they are gone.
     #[arg(long)]
     wait: bool,
-    /// How long to wait at most, in seconds.
-    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
-    timeout: u64,
+    /// How long to wait at most, e.g. 90s or 5m.
+    #[arg(long, value_parser = duration, default_value = "2m", value_name = "TIME")]
+    timeout: Duration,
     #[command(flatten)]
     manager: Manager,
 }
@@ -206,7 +207,7 @@ async fn submit(client: &Client, bundle: Bundle) -> Result<(&'static str, u64, V
 }
 
 /// Waits until every job has a running instance, telling progress.
-async fn wait_running(client: &Client, jobs: Vec<JobId>, seconds: u64) -> Outcome {
+async fn wait_running(client: &Client, jobs: Vec<JobId>, limit: Duration) -> Outcome {
     let mut waiting: BTreeSet<JobId> = jobs.into_iter().collect();
     let total = waiting.len();
     let watch = async {
@@ -217,17 +218,15 @@ async fn wait_running(client: &Client, jobs: Vec<JobId>, seconds: u64) -> Outcom
         }
         while !waiting.is_empty() && failed.is_none() {
             match events.next().await {
-                Some(StreamItem::Event(stamped)) => {
-                    match &stamped.event {
-                        StreamEvent::JobUpdated(job) => {
-                            settle(job, &mut waiting, total, &mut failed);
-                        }
-                        StreamEvent::JobDeleted(job_id) if waiting.contains(job_id) => {
-                            failed = Some(format!("job {job_id} was deleted meanwhile"));
-                        }
-                        _ => {}
+                Some(StreamItem::Event(stamped)) => match &stamped.event {
+                    StreamEvent::JobUpdated(job) => {
+                        settle(job, &mut waiting, total, &mut failed);
                     }
-                }
+                    StreamEvent::JobDeleted(job_id) if waiting.contains(job_id) => {
+                        failed = Some(format!("job {job_id} was deleted meanwhile"));
+                    }
+                    _ => {}
+                },
                 Some(StreamItem::Resnapshot(state)) => {
                     for job in &state.active_jobs {
                         settle(&job.job, &mut waiting, total, &mut failed);
@@ -242,11 +241,11 @@ async fn wait_running(client: &Client, jobs: Vec<JobId>, seconds: u64) -> Outcom
             None => Ok(()),
         }
     };
-    match tokio::time::timeout(Duration::from_secs(seconds), watch).await {
+    match tokio::time::timeout(limit, watch).await {
         Ok(ended) => ended,
         Err(_) => {
             let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
-            let text = format!("not running after {seconds} s: {}", names.join(", "));
+            let text = format!("not running after {limit:?}: {}", names.join(", "));
             Err(Failure::new(Exit::Failed, text).hint("`greenroom why JOB` says what it waits for"))
         }
     }
@@ -337,11 +336,11 @@ impl Delete {
             }
             Ok(())
         };
-        tokio::time::timeout(Duration::from_secs(self.timeout), watch)
+        tokio::time::timeout(self.timeout, watch)
             .await
             .unwrap_or_else(|_| {
                 Err(Failure::failed(format!(
-                    "still being deleted after {} s",
+                    "still being deleted after {:?}",
                     self.timeout
                 )))
             })

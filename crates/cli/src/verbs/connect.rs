@@ -27,17 +27,21 @@ pub(crate) struct Manager {
 impl Manager {
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         let settings = Settings::new(self.manager.iter().map(String::as_str));
-        Client::connect(settings).await.map_err(|error| match error {
-            Error::Settings { problem, .. } => Failure::bad_input(format!("--manager: {problem}")),
-            Error::Connect(failures) => {
-                let told: Vec<String> = failures
-                    .iter()
-                    .map(|failure| unreached(&failure.url, &failure.cause))
-                    .collect();
-                Failure::failed(told.join("\n")).hint(HINT)
-            }
-            other => other.into(),
-        })
+        Client::connect(settings)
+            .await
+            .map_err(|error| match error {
+                Error::Settings { problem, .. } => {
+                    Failure::bad_input(format!("--manager: {problem}"))
+                }
+                Error::Connect(failures) => {
+                    let told: Vec<String> = failures
+                        .iter()
+                        .map(|failure| unreached(&failure.url, &failure.cause))
+                        .collect();
+                    Failure::failed(told.join("\n")).hint(HINT)
+                }
+                other => other.into(),
+            })
     }
 
     pub(crate) const fn output(&self) -> crate::output::Output {

@@ -165,8 +165,8 @@ impl Run {
         let control = local::Control::start(tree, &manager, listener)?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
-        let told =
-            Output { json: self.json }.either(&told, || format!("control plane serves at {address}"));
+        let told = Output { json: self.json }
+            .either(&told, || format!("control plane serves at {address}"));
         if told.is_ok() {
             signals.recv().await;
         }

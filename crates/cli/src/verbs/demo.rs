@@ -165,8 +165,9 @@ pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
     };
     let mut signals = Signals::install()?;
     let removed = || {
-        std::fs::remove_dir_all(&folder)
-            .map_err(|error| Failure::failed(format!("cannot remove {}: {error}", folder.display())))
+        std::fs::remove_dir_all(&folder).map_err(|error| {
+            Failure::failed(format!("cannot remove {}: {error}", folder.display()))
+        })
     };
     let mut system = match System::start(plan, status_log, signals.recv()).await {
         Ok(system) => system,

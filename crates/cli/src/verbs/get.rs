@@ -284,8 +284,10 @@ impl Describe {
                     .get_bundle(BundleId::new(&self.id))
                     .await
                     .map_err(|error| match error.reason() {
-                        "unknown_bundle" => Failure::failed(format!("there is no bundle {}", self.id))
-                            .hint("`greenroom get bundles` lists them"),
+                        "unknown_bundle" => {
+                            Failure::failed(format!("there is no bundle {}", self.id))
+                                .hint("`greenroom get bundles` lists them")
+                        }
                         _ => error.into(),
                     })?;
                 let jobs: Vec<JobRow> = all_jobs(&client)

@@ -86,7 +86,8 @@ pub(crate) struct Probe {
     json: bool,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// A time with its unit, as in 80ms, 10s or 5m.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     greenroom_media::duration::parse(text).map_err(|error| error.to_string())
 }
 

@@ -77,14 +77,13 @@ impl Node {
             }
             Action::Deregister { node, manager } => {
                 let client = manager.connect().await?;
-                let stopped = client
-                    .deregister_cluster_node(node.clone())
-                    .await
-                    .map_err(|error| match error.reason() {
+                let stopped = client.deregister_cluster_node(node.clone()).await.map_err(
+                    |error| match error.reason() {
                         "unknown_slot" => Failure::failed(format!("there is no slot {node}"))
                             .hint("`greenroom get nodes` lists the nodes"),
                         _ => error.into(),
-                    })?;
+                    },
+                )?;
                 manager.output().either(
                     &serde_json::json!({"nodeId": node, "stopped": stopped}),
                     || {

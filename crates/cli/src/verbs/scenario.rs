@@ -103,7 +103,8 @@ fn check(files: &[PathBuf], output: Output) -> Outcome {
             Err(problem) => {
                 if output.json {
                     let told = problem.to_string();
-                    output.line(&serde_json::json!({"file": name, "ok": false, "problem": told}))?;
+                    output
+                        .line(&serde_json::json!({"file": name, "ok": false, "problem": told}))?;
                 }
                 problems.push(problem.to_string());
             }

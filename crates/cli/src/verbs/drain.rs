@@ -1,0 +1,207 @@
+//! `greenroom drain`: a node is emptied job by job, and then ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use greenroom_console::Client;
+use greenroom_policy::drain::{DrainJob, DrainOptions, DrainPhase, DrainState, DrainStatus};
+use greenroom_policy::effect::MirrorState;
+use greenroom_policy::{ApiAnswer, ApiCall, Callback};
+use greenroom_sdk::types::{JobId, Millis, NodeId};
+
+use super::control::{Control, lost};
+use super::media::duration;
+use super::migrate::ChangeOver;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, say};
+
+/// Move a node's jobs elsewhere, one by one, and then end it.
+///
+/// It is followed until it is over. Ctrl-C ends the following and not the drain, which `uncordon`
+/// cancels. An owned server is not switched off: its worker comes back when it is started again.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// The node, by id.
+    #[arg(value_name = "NODE")]
+    node: NodeId,
+    /// How long it may take, e.g. 90s or 10m.
+    #[arg(long, value_parser = duration, default_value = "10m", value_name = "TIME")]
+    timeout: Duration,
+    /// When the time is over, end the node with what is still on it.
+    #[arg(long)]
+    force: bool,
+    /// How jobs change over.
+    #[arg(long, value_enum, default_value_t)]
+    strategy: ChangeOver,
+    /// Begin it and do not follow it.
+    #[arg(long)]
+    no_wait: bool,
+    /// Print one JSON object per step; the last one is how it ended.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    control: Control,
+}
+
+/// Tells every job's news once.
+struct Progress {
+    output: Output,
+    told: BTreeMap<JobId, (DrainStatus, Option<String>)>,
+}
+
+// === impl Drain ===
+
+impl Drain {
+    pub(crate) async fn run(self) -> Outcome {
+        let client = self.control.client();
+        // Listening first, so that no step is missed.
+        let mut steps = client.callbacks().await.map_err(|error| lost(&error))?;
+        let call = ApiCall::DrainNode {
+            node_id: self.node.clone(),
+            options: DrainOptions {
+                timeout_ms: Some(Millis(
+                    u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
+                )),
+                force: self.force,
+                strategy: self.strategy.into(),
+                strategies: BTreeMap::new(),
+            },
+        };
+        let answer = client.call(&call).await.map_err(|error| lost(&error))?;
+        let ApiAnswer::Drain(state) = answer else {
+            return Err(Failure::failed("the control plane gave no drain"));
+        };
+        let output = Output { json: self.json };
+        if self.no_wait {
+            return output.either(&state, || {
+                let count = state.jobs.len();
+                let s = if count == 1 { "" } else { "s" };
+                format!("node {} is drained of {count} job{s}", self.node)
+            });
+        }
+        let mut progress = Progress {
+            output,
+            told: BTreeMap::new(),
+        };
+        progress.begin(&state)?;
+        let mut state = *state;
+        while !is_over(state.phase) {
+            let event = steps.next().await.map_err(|error| lost(&error))?;
+            match event.as_ref().map(|event| event.name.as_str()) {
+                Some("onDrainProgress") => {}
+                Some("lagged") if is_gone(&client, &self.node).await? => {
+                    return output.either(
+                        &serde_json::json!({"nodeId": self.node, "phase": "done"}),
+                        || format!("node {} is drained; some steps were missed", self.node),
+                    );
+                }
+                Some("ended") | None => {
+                    return Err(Failure::failed(format!(
+                        "the control plane ended while {} was drained; nobody goes on with it",
+                        self.node
+                    ))
+                    .hint("`greenroom get jobs` shows what is still on it; drain it again"));
+                }
+                Some(_) => continue,
+            }
+            let news = event.and_then(|event| serde_json::from_value(event.data).ok());
+            if let Some(Callback::OnDrainProgress(news)) = news
+                && news.node_id == self.node
+            {
+                progress.tell(&news)?;
+                state = *news;
+            }
+        }
+        ended(output, &state)
+    }
+}
+
+const fn is_over(phase: DrainPhase) -> bool {
+    matches!(
+        phase,
+        DrainPhase::Done | DrainPhase::Partial | DrainPhase::Failed
+    )
+}
+
+/// True when the node has ended, or is about to.
+async fn is_gone(client: &Client, node_id: &NodeId) -> Result<bool, Failure> {
+    let nodes = client.nodes().await.map_err(|error| lost(&error))?;
+    let node = nodes.iter().find(|row| row.node.node_id == *node_id);
+    Ok(node
+        .is_none_or(|row| matches!(row.node.state, MirrorState::Stopping | MirrorState::Stopped)))
+}
+
+/// The last word, and whether it went well.
+fn ended(output: Output, state: &DrainState) -> Outcome {
+    let node_id = &state.node_id;
+    let left: Vec<&DrainJob> = state
+        .jobs
+        .iter()
+        .filter(|job| job.status == DrainStatus::Stuck)
+        .collect();
+    let left_text = left
+        .iter()
+        .map(|job| job.job_id.to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
+    let why = state.reason.as_deref().unwrap_or("no reason was given");
+    match state.phase {
+        DrainPhase::Partial => Err(Failure::failed(format!(
+            "{node_id} was not emptied in time and goes on, cordoned; still on it: {left_text}"
+        ))
+        .hint("`greenroom why JOB` says why; --force would end the node all the same")),
+        DrainPhase::Failed => Err(Failure::failed(format!(
+            "the drain of {node_id} came to nothing: {why}"
+        ))),
+        _ if output.json => Ok(()),
+        _ => output.text(&format!("node {node_id} is drained and ends")),
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    fn begin(&mut self, state: &DrainState) -> Outcome {
+        if !self.output.json {
+            let count = state.jobs.len();
+            let s = if count == 1 { "" } else { "s" };
+            say(&format!(
+                "draining {}: {count} job{s} (`greenroom uncordon {}` cancels it)",
+                state.node_id, state.node_id
+            ));
+        }
+        self.tell(state)
+    }
+
+    /// JSON: every step whole, on stdout. For people: what is new, on stderr.
+    fn tell(&mut self, state: &DrainState) -> Outcome {
+        if self.output.json {
+            return self.output.line(state);
+        }
+        let total = state.jobs.len();
+        let left = |status| matches!(status, DrainStatus::Migrating | DrainStatus::Stuck);
+        let done = state.jobs.iter().filter(|job| !left(job.status)).count();
+        for job in &state.jobs {
+            let now = (job.status, job.reason.clone());
+            if self.told.get(&job.job_id) == Some(&now) {
+                continue;
+            }
+            let words = match job.status {
+                DrainStatus::Migrating => "is moving",
+                DrainStatus::Migrated => "has moved",
+                DrainStatus::Stuck => "is stuck",
+                DrainStatus::Moved => "has left",
+                DrainStatus::Terminated => "went down with the node",
+            };
+            let why = job.reason.as_deref().map(|why| format!(": {why}"));
+            say(&format!(
+                "{done}/{total} {} {words}{}",
+                job.job_id,
+                why.unwrap_or_default()
+            ));
+            self.told.insert(job.job_id.clone(), now);
+        }
+        Ok(())
+    }
+}

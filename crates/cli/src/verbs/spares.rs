@@ -1,0 +1,277 @@
+//! `greenroom spares` and `templates`: live changes of what the control plane keeps ready. They hold
+//! until it ends; the next one begins with its settings again.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use greenroom_console::client::ClientError;
+use greenroom_policy::spare::{HotSpareChanges, HotSpareDiff, HotSpareSpecsDiff};
+use greenroom_policy::{ApiAnswer, ApiCall};
+use greenroom_sdk::types::{NodeId, TemplateName};
+
+use super::control::{Control, lost};
+use super::files::{read_text, refuse};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, Table, word};
+
+/// Hot spares: list them, replace the list of those wanted, change one.
+#[derive(Debug, Args)]
+pub(crate) struct Spares {
+    #[command(subcommand)]
+    action: SparesAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum SparesAction {
+    /// List the pools with the spares they want and have, and the spare nodes.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Replace the list of spares wanted, until the control plane ends.
+    Set {
+        /// A list as under `hotSpares` in the settings, or settings that have one.
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Change what one free spare is for; what is not named stays.
+    Edit {
+        /// The spare node, by id.
+        node: NodeId,
+        /// Templates whose images it is to hold, separated by commas; empty for none.
+        #[arg(long, value_name = "TEMPLATES")]
+        warm_for: Option<String>,
+        /// Templates whose jobs it attracts, separated by commas; empty for none.
+        #[arg(long, value_name = "TEMPLATES")]
+        reserved_for: Option<String>,
+        /// Whether jobs of other templates are kept off it.
+        #[arg(long, value_name = "BOOL")]
+        exclusive: Option<bool>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+}
+
+/// Templates: change which images belong to one.
+#[derive(Debug, Args)]
+pub(crate) struct Templates {
+    #[command(subcommand)]
+    action: TemplatesAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum TemplatesAction {
+    /// Replace the images of a template, until the control plane ends.
+    Set {
+        /// The template.
+        template: TemplateName,
+        /// Its images; none takes the template away.
+        #[arg(value_name = "IMAGE")]
+        images: Vec<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+}
+
+// === impl Spares ===
+
+impl Spares {
+    pub(crate) async fn run(self) -> Outcome {
+        match self.action {
+            SparesAction::List { json, control } => list(&control, Output { json }).await,
+            SparesAction::Set {
+                file,
+                json,
+                control,
+            } => set(&control, &file, Output { json }).await,
+            SparesAction::Edit {
+                node,
+                warm_for,
+                reserved_for,
+                exclusive,
+                json,
+                control,
+            } => {
+                let changes = HotSpareChanges {
+                    warm_for: warm_for.as_deref().map(names),
+                    reserved_for: reserved_for.as_deref().map(names),
+                    exclusive,
+                };
+                if changes == HotSpareChanges::default() {
+                    let text = "nothing to change: give --warm-for, --reserved-for or --exclusive";
+                    return Err(Failure::bad_input(text));
+                }
+                edit(&control, node, changes, Output { json }).await
+            }
+        }
+    }
+}
+
+async fn list(control: &Control, output: Output) -> Outcome {
+    let client = control.client();
+    let metrics = client.metrics().await.map_err(|error| lost(&error))?;
+    let nodes = client.nodes().await.map_err(|error| lost(&error))?;
+    let nodes: Vec<_> = nodes
+        .into_iter()
+        .filter(|row| row.node.tags.get("spare").map(String::as_str) == Some("true"))
+        .collect();
+    let told = serde_json::json!({"pools": metrics.pools, "nodes": nodes});
+    output.either(&told, || {
+        let mut pools = Table::new(&["POOL", "WANTED", "READY"]);
+        for pool in &metrics.pools {
+            pools.row(vec![
+                pool.pool_name.to_string(),
+                pool.spare_target.to_string(),
+                pool.live_spares.to_string(),
+            ]);
+        }
+        let mut text = pools.render();
+        if !nodes.is_empty() {
+            let mut table = Table::new(&["SPARE", "STATE", "POOL", "WARM FOR", "RESERVED FOR"]);
+            for row in &nodes {
+                let tag = |key: &str| row.node.tags.get(key).cloned().unwrap_or_default();
+                table.row(vec![
+                    row.node.node_id.to_string(),
+                    word(&row.node.state),
+                    tag("pool"),
+                    tag("warmFor"),
+                    tag("reservedFor"),
+                ]);
+            }
+            text.push('\n');
+            text.push_str(&table.render());
+        }
+        text
+    })
+}
+
+async fn set(control: &Control, file: &std::path::Path, output: Output) -> Outcome {
+    let (name, text) = read_text(file).map_err(|problem| refuse(&[problem]))?;
+    let trees: Vec<serde_json::Value> =
+        greenroom_manifest::read(&name, &text).map_err(|problem| refuse(&[problem]))?;
+    let [tree] = trees.as_slice() else {
+        let count = trees.len();
+        let text = format!("{name}: it must hold one document, and holds {count}");
+        return Err(Failure::bad_input(text));
+    };
+    let hot_spares = match tree {
+        serde_json::Value::Object(keys) => match keys.get("hotSpares") {
+            Some(list) => list.clone(),
+            None => {
+                let text = format!("{name}: there is no hotSpares in it, and it is no list");
+                return Err(Failure::bad_input(text));
+            }
+        },
+        other => other.clone(),
+    };
+    let call = ApiCall::UpdateHotSpareSpecs { hot_spares };
+    let answer = control.client().call(&call).await;
+    let answer = answer.map_err(|error| match &error {
+        ClientError::Refused {
+            status: 400,
+            message,
+            ..
+        } => Failure::bad_input(format!("{name}: {message}")),
+        _ => lost(&error),
+    })?;
+    let ApiAnswer::HotSpareSpecs(diff) = answer else {
+        return Err(Failure::failed(
+            "the control plane did not say what changed",
+        ));
+    };
+    output.either(&diff, || in_words(&diff))
+}
+
+fn in_words(diff: &HotSpareSpecsDiff) -> String {
+    if diff.is_empty() {
+        return "nothing changed".to_owned();
+    }
+    let mut lines = Vec::new();
+    for (pool, change) in diff {
+        match change {
+            HotSpareDiff::Added => lines.push(format!("pool {pool}: spares are wanted now")),
+            HotSpareDiff::Removed => lines.push(format!("pool {pool}: no spares are wanted now")),
+            HotSpareDiff::Changed(fields) => {
+                for (field, change) in fields {
+                    let (before, after) = (&change.before, &change.after);
+                    lines.push(format!("pool {pool}: {field} {before} -> {after}"));
+                }
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+async fn edit(
+    control: &Control,
+    node_id: NodeId,
+    changes: HotSpareChanges,
+    output: Output,
+) -> Outcome {
+    let told = serde_json::json!({"nodeId": node_id, "changes": changes});
+    let call = ApiCall::UpdateHotSpareNode {
+        node_id: node_id.clone(),
+        changes,
+    };
+    let answer = control.client().call(&call).await;
+    answer.map_err(|error| match &error {
+        ClientError::Refused { code, .. } if code == "notASpare" => {
+            Failure::failed(format!("node {node_id} is no spare that is free"))
+                .hint("`greenroom spares list` lists the spares")
+        }
+        ClientError::Refused {
+            status: 400,
+            message,
+            ..
+        } => Failure::bad_input(message.clone()),
+        _ => lost(&error),
+    })?;
+    output.either(&told, || format!("spare {node_id} is changed"))
+}
+
+fn names(text: &str) -> Vec<TemplateName> {
+    let names = text.split(',').map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .map(TemplateName::new)
+        .collect()
+}
+
+// === impl Templates ===
+
+impl Templates {
+    pub(crate) async fn run(self) -> Outcome {
+        let TemplatesAction::Set {
+            template,
+            images,
+            json,
+            control,
+        } = self.action;
+        let call = ApiCall::SetTemplateImages {
+            template: template.clone(),
+            refs: images.clone(),
+        };
+        let answer = control.client().call(&call).await;
+        answer.map_err(|error| lost(&error))?;
+        let told = serde_json::json!({"template": template, "images": images});
+        Output { json }.either(&told, || match images.len() {
+            0 => format!("template {template} is taken away"),
+            1 => format!("template {template} has 1 image"),
+            count => format!("template {template} has {count} images"),
+        })
+    }
+}
