@@ -172,6 +172,7 @@ impl Policy {
         // A repeat changes nothing and runs no pass.
         if !self.is_cordoned(node_id) {
             self.change_condition(node_id, |condition| condition.cordoned = true);
+            self.services.look_at(node_id);
         }
         Ok(known)
     }
@@ -183,6 +184,7 @@ impl Policy {
         let cordoned = self.is_cordoned(node_id);
         if cordoned {
             self.change_condition(node_id, |condition| condition.cordoned = false);
+            self.services.look_at(node_id);
             self.pending.wake();
         }
         Ok(known)

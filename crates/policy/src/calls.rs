@@ -8,6 +8,7 @@ use greenroom_types::id::{BundleId, JobId, MigrationId, NodeId};
 
 use crate::effect::{Effect, Effects, ErrorInfo};
 use crate::event::{ApiAnswer, ApiError, ApiId, CallFailure, CallId};
+use crate::node_service::ServiceStep;
 use crate::policy::Policy;
 use crate::provision::Wanted;
 use crate::saga::Step;
@@ -33,6 +34,10 @@ pub(crate) enum Purpose {
     PassThrough { api: ApiId },
     /// A batch of images on a spare.
     Prefetch { node_id: NodeId, seq: u64 },
+    /// A step of the start of a node service.
+    Service { job_id: JobId, step: ServiceStep },
+    /// Nothing follows, and a failure is no matter.
+    Tolerated,
     /// A step of a migration.
     Migration { id: MigrationId, step: Step },
     /// Nothing follows; a failure is told.
@@ -120,6 +125,10 @@ impl Policy {
             }
             Purpose::Migration { id, step } => self.step_replied(&id, step, result.map(drop), out),
             Purpose::Prefetch { node_id, seq } => self.prefetch_replied(&node_id, seq, result, out),
+            Purpose::Service { job_id, step } => {
+                self.service_replied(&job_id, step, result.map(drop), out);
+            }
+            Purpose::Tolerated => {}
             Purpose::Tell { what, job_id } => {
                 if let Err(failure) = result {
                     let message = format!("{what} for job {job_id:?} failed: {failure}");

@@ -180,6 +180,7 @@ impl Policy {
         out: &mut Effects,
     ) {
         self.change_condition(node_id, |condition| condition.cordoned = true);
+        self.services.look_at(node_id);
         let drain = Drain {
             state: DrainState {
                 node_id: node_id.clone(),

@@ -157,6 +157,7 @@ impl Policy {
         let due = Due::Mono(self.now.mono + sweep_interval(&self.settings));
         self.timers.set(Timer::Sweep, due);
         self.spare_tick();
+        self.adopt_services(&snapshot.jobs, out);
         self.restore_notices(out);
 
         // Calls that came meanwhile, each an input of its own (HYDR-04).

@@ -11,6 +11,7 @@ use greenroom_types::MigrationId;
 pub struct IdSource {
     node: Stream,
     migration: Stream,
+    service: Stream,
 }
 
 #[derive(Clone, Debug)]
@@ -25,12 +26,19 @@ impl IdSource {
         Self {
             node: Stream(root.next()),
             migration: Stream(root.next()),
+            service: Stream(root.next()),
         }
     }
 
     /// The uuid in a node id (NODE-04).
     pub(crate) fn node_uuid(&mut self) -> String {
         self.node.uuid()
+    }
+
+    /// The eight hexadecimal digits in the job id of a node service (NSVC-04).
+    #[allow(clippy::cast_possible_truncation)]
+    pub(crate) const fn service_suffix(&mut self) -> u32 {
+        self.service.next() as u32
     }
 
     /// Id of a migration (MIGR-01).
@@ -43,7 +51,7 @@ impl IdSource {
 
 impl Stream {
     /// SplitMix64: a counter and a mixing function, every output of 2^64 inputs distinct.
-    fn next(&mut self) -> u64 {
+    const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

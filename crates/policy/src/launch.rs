@@ -325,7 +325,7 @@ impl Policy {
                     .map(|spec| spec.single_use)
             })
             .unwrap_or_default();
-        self.touch_spare(&binding.node_id);
+        self.touch_if_spare(&binding.node_id);
         self.fleet.bind(
             job_id,
             &spot,
@@ -344,7 +344,7 @@ impl Policy {
     pub(crate) fn unbind(&mut self, job_id: &JobId) -> Option<Binding> {
         let binding = self.jobs.get_mut(job_id)?.binding.take()?;
         self.fleet.unbind(job_id, Side::Binding);
-        self.touch_spare(&binding.node_id);
+        self.touch_if_spare(&binding.node_id);
         Some(binding)
     }
 

@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod migration;
 mod migration_end;
 mod node;
+mod node_service;
 mod pending;
 pub mod policy;
 mod prefetch;

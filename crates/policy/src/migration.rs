@@ -401,7 +401,7 @@ impl Policy {
             single_use,
             gpu_index,
         });
-        self.touch_spare(node_id);
+        self.touch_if_spare(node_id);
         self.fleet
             .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);
     }

@@ -45,7 +45,7 @@ impl Policy {
         self.answer_caller(id, out);
         self.file_ended(id);
         if let Some(source) = source {
-            self.touch_spare(&source.node_id);
+            self.touch_if_spare(&source.node_id);
             self.release_single_use(&source, out);
         }
         self.refresh(&job_id);
@@ -90,6 +90,8 @@ impl Policy {
             && start_sent
             && let Some(node_id) = node_id
         {
+            // What the stream still says of it makes no second stop (BIND-08).
+            self.note_stray_stopped(&job_id, &target.role, &node_id);
             let call = Call::StopJob {
                 key: target,
                 node_id,
@@ -146,7 +148,7 @@ impl Policy {
     fn take_target(&mut self, job_id: &JobId) -> Option<Binding> {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
         self.fleet.unbind(job_id, Side::MigrationTarget);
-        self.touch_spare(&target.node_id);
+        self.touch_if_spare(&target.node_id);
         Some(target)
     }
 

@@ -282,6 +282,7 @@ impl Policy {
         self.start_all_on(node_id, out);
         self.start_targets_on(node_id, out);
         self.write_tags_due(node_id, out);
+        self.services.look_at(node_id);
         self.pending.wake();
     }
 
@@ -315,6 +316,7 @@ impl Policy {
             self.jobs_lose_node(node_id, ended, Some(reason), out);
         }
         self.drain_loses_node(node_id, out);
+        self.services_lose_node(node_id, out);
     }
 
     pub(crate) fn node_stopped(&mut self, node_id: &NodeId, out: &mut Effects) {
@@ -325,6 +327,7 @@ impl Policy {
             });
             self.jobs_lose_node(node_id, ended, None, out);
             self.drain_loses_node(node_id, out);
+            self.services_lose_node(node_id, out);
         } else {
             // A failed create has left the mirror already (PROV-08).
             out.callback(Callback::OnNodeStopped {
@@ -359,6 +362,7 @@ impl Policy {
     pub(crate) fn node_inventory(&mut self, node_id: &NodeId, inventory: &Arc<NodeInventory>) {
         self.take_inventory(node_id, inventory);
         self.inventory_ends_exclusion(node_id);
+        self.services.look_at(node_id);
         self.pending.wake();
     }
 
@@ -393,6 +397,7 @@ impl Policy {
             return;
         };
         self.mirror_node(metadata, state);
+        self.services.look_at(&metadata.node_id);
         self.pending.wake();
     }
 

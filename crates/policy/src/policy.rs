@@ -21,6 +21,7 @@ use crate::job::JobRecord;
 use crate::metrics::Counters;
 use crate::migration::Migrations;
 use crate::node::NodeRecord;
+use crate::node_service::Services;
 use crate::pending::Pending;
 use crate::prefetch::Prefetch;
 use crate::provision::TierRecord;
@@ -51,6 +52,8 @@ pub struct Policy {
     pub(crate) pending: Pending,
     pub(crate) spares: Spares,
     pub(crate) prefetch: Prefetch,
+    /// Instances of node services (NSVC).
+    pub(crate) services: Services,
     pub(crate) migrations: Migrations,
     /// By node, under way and ended (DRAIN-11).
     pub(crate) drains: BTreeMap<NodeId, Drain>,
@@ -116,6 +119,7 @@ impl Policy {
             pending: Pending::default(),
             spares: Spares::default(),
             prefetch: Prefetch::default(),
+            services: Services::default(),
             migrations: Migrations::default(),
             drains: BTreeMap::new(),
             notices: BTreeMap::new(),
@@ -208,6 +212,10 @@ impl Policy {
             Timer::CloseGrace => self.close_channel(out),
             Timer::SpareTick => self.spare_tick(),
             Timer::SpareRetry(pool) => self.end_spare_wait(&pool),
+            Timer::ServiceTick => self.service_tick(),
+            Timer::ServiceRetry(service_id, node_id) => {
+                self.end_service_wait(&service_id, &node_id);
+            }
             Timer::Sweep => self.sweep(out),
         }
     }
@@ -221,6 +229,7 @@ impl Policy {
             self.run_pending(out);
             self.run_spares(out);
             self.run_prefetch(out);
+            self.run_services(out);
         }
     }
 

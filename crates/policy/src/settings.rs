@@ -27,6 +27,8 @@ pub const RESTART_WINDOW: Millis = Millis(3_600_000);
 pub const CALL_RETRY: Millis = Millis(5_000);
 /// Least time between two stops of one stray instance (BIND-08).
 pub const STRAY_STOP_INTERVAL: Millis = Millis(5_000);
+/// Least time from the end of a node service to its next start on the node (NSVC-10).
+pub const SERVICE_RETRY: Millis = Millis(5_000);
 /// First back-off of a tier whose provision failed (PROV-12).
 pub const TIER_BACKOFF_MIN: Millis = Millis(60_000);
 /// Longest back-off of a tier (PROV-12).

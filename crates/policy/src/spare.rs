@@ -106,8 +106,14 @@ impl Policy {
         }
     }
 
-    /// A node that may be a spare changed its standing: a pass is due if it is one.
+    /// A node changed its standing: a pass is due, whichever node it is (SPARE-06).
     pub(crate) fn touch_spare(&mut self, node_id: &NodeId) {
+        self.spares.due = true;
+        self.prefetch.touch(node_id);
+    }
+
+    /// What a node carries changed: a pass is due if it is a spare.
+    pub(crate) fn touch_if_spare(&mut self, node_id: &NodeId) {
         self.spares.due |= self.spares.tagged.contains_key(node_id);
         self.prefetch.touch(node_id);
     }

@@ -198,6 +198,7 @@ impl Policy {
             self.adopt_running(&job_id, out);
             self.stop_strays(&job_id, out);
         }
+        self.follow_service(&job_id, out);
         self.refresh(&job_id);
     }
 
@@ -215,6 +216,7 @@ impl Policy {
         }
     }
     fn job_deleted(&mut self, job_id: &JobId, out: &mut Effects) {
+        self.service_job_deleted(job_id);
         if !self.jobs.contains_key(job_id) {
             return;
         }

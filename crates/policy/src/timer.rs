@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_types::id::{BundleId, JobId, MigrationId, NodeId, PoolName, TierName};
+use greenroom_types::id::{BundleId, JobId, MigrationId, NodeId, PoolName, ServiceId, TierName};
 use greenroom_types::{Millis, Mono, Now, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,10 @@ pub enum Timer {
     SpareTick,
     /// A pool may ask for a spare again (SPARE-11).
     SpareRetry(PoolName),
+    /// The node-service reconciler's tick (CONF-08).
+    ServiceTick,
+    /// A service may be started again on a node where it ended by itself (NSVC-10).
+    ServiceRetry(ServiceId, NodeId),
     /// Stopped nodes leave the mirror (NODE-16).
     Sweep,
 }

@@ -571,6 +571,13 @@ fn node_services(
         let (consumes, provides) = (needs("consumes"), needs("provides"));
         let job_path = node.path_of("jobSpec");
         let job_spec = job_spec(node.get("jobSpec"), &service_id, &job_path, f);
+        if !job_spec.launch.parameters.is_empty() {
+            f.add(
+                FaultCode::UnknownValue,
+                &format!("{job_path}.launch.parameters"),
+                "parameters are filled in by the Manager, in bundles only; write the values out",
+            );
+        }
         node.finish(f);
         services.push(NodeService {
             service_id: service_id.into(),

@@ -47,6 +47,8 @@ impl World {
                 target_role,
                 ..
             } => format!("abortMigration {job_id} {target_role}"),
+            Call::CreateJob(job) => format!("createJob {}", job.job_id),
+            Call::DeleteJob(job_id) => format!("deleteJob {job_id}"),
             Call::DeleteBundle(bundle_id) => format!("deleteBundle {bundle_id}"),
             Call::SetNodeTags { node_id, tags, .. } => {
                 let tags: Vec<String> = tags.iter().map(|(k, v)| format!("{k}={v}")).collect();

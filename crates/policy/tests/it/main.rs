@@ -11,6 +11,7 @@ mod lifecycle;
 mod migration;
 mod migration_loss;
 mod node_loss;
+mod node_service;
 mod placement;
 mod prefetch;
 mod provision;

@@ -692,3 +692,25 @@ fn ended_migrations_are_still_shown() {
     assert_eq!(m.w.policy.migrations().len(), 1);
     assert!(m.w.policy.migration_by_id(&m.id).is_some());
 }
+
+// spec: BIND-08, MIGR-29
+#[test]
+fn the_target_of_an_abort_is_stopped_once_whatever_the_stream_still_says_of_it() {
+    let mut m = Move::handover(MigrationPhase::AwaitingTargetReady).ready();
+    let id = m.id.clone();
+    m.w.api(ApiCall::AbortMigration {
+        migration_id: id,
+        reason: "no".to_owned(),
+    });
+    m.w.tell("a.0.e");
+    let stops = |w: &mut World| {
+        let calls = w.calls();
+        let stops = calls
+            .iter()
+            .filter(|call| call.starts_with("call stop") || call.starts_with("stop"));
+        stops.count()
+    };
+    assert_eq!(stops(&mut m.w), 1);
+    m.w.at(15_000);
+    assert_eq!(stops(&mut m.w), 1, "still shown as running 5 s later");
+}

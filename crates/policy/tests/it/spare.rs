@@ -503,3 +503,33 @@ fn a_tier_that_backs_off_for_jobs_buys_no_spares() {
         ["start a.0.e primary on @2", "create @3 c4 in t1"]
     );
 }
+
+// spec: SPARE-06, SPARE-07, SPARE-11
+#[test]
+fn news_of_any_node_run_a_pass() {
+    let mut w = wanting(entry(1));
+    w.joins("@1", 4.0);
+    w.joins("n", 4.0);
+    w.refuse("CreateAwsNode", 1, refused(Status::Unavailable, "no_stock"));
+    w.at(1_000);
+    w.stopping("@1");
+    w.took();
+    let mut told = |news: &dyn Fn(&mut World)| {
+        news(&mut w);
+        let took = w.took();
+        let short = took.iter().filter(|line| *line == "onSpareUnderflow p 0/1");
+        short.count()
+    };
+    assert_eq!(told(&|w| w.picture("n", 4.0)), 1, "an inventory");
+    assert_eq!(
+        told(&|w| w.tag("n", "t1", "rack", "7")),
+        0,
+        "nothing was told yet"
+    );
+    let cordon = |w: &mut World| {
+        let node_id = w.long("n");
+        w.api(ApiCall::CordonNode { node_id });
+    };
+    assert_eq!(told(&cordon), 1, "a cordon");
+    assert_eq!(told(&|w| w.stopping("n")), 1, "a node that goes");
+}

@@ -219,10 +219,10 @@ impl World {
     pub(crate) fn answer(&mut self) {
         while let Some((call_id, call)) = self.unanswered.pop_front() {
             let result = self.result_of(&call);
-            if result.is_ok()
-                && let Call::StartJob(start) = &call
-            {
-                self.accept_start(start);
+            match &call {
+                Call::StartJob(start) if result.is_ok() => self.accept_start(start),
+                Call::CreateJob(job) if result.is_ok() => self.accept_job(job),
+                _ => {}
             }
             self.reply(call_id, result);
         }
@@ -560,6 +560,18 @@ impl World {
             node: self.metadata(node, "own"),
             running: None,
         }
+    }
+
+    /// A job of no bundle is stored.
+    pub(crate) fn accept_job(&mut self, job: &Job) {
+        let id = job.job_id.clone();
+        let stored = JobWithHistory {
+            job: job.clone(),
+            current_hash: 1,
+            ..JobWithHistory::default()
+        };
+        self.jobs.insert(id.clone(), stored);
+        self.enter(id.as_str(), HistoryKind::Created, None);
     }
 
     fn accept_start(&mut self, start: &StartJob) {
