@@ -63,7 +63,7 @@ fn a_failure_that_is_exactly_an_hour_old_no_longer_counts() {
     assert!(!w.is_broken("a"));
 }
 
-// spec: HARD-13, RECOV-09, CEIL-03, DEC-46
+// spec: HARD-13, RECOV-09, CEIL-03
 #[test]
 fn a_job_that_dies_at_once_is_tried_every_five_seconds_and_then_no_more() {
     let mut w = running(json!([job("e")]));
@@ -154,7 +154,7 @@ fn a_verdict_counts_before_the_manager_has_heard_of_it() {
     assert_eq!(w.took(), ["onJobUpdated a.0.e"]);
 }
 
-// spec: HARD-19, CEIL-10, DEC-21, HEALTH-01
+// spec: HARD-19, CEIL-10, HEALTH-01
 #[test]
 fn an_invalid_specification_is_final_at_the_first_rejection() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -188,7 +188,7 @@ fn an_invalid_specification_is_final_at_the_first_rejection() {
     assert_eq!(w.metrics().jobs_rejected, 3);
 }
 
-// spec: HARD-20, CEIL-06, CEIL-08, DEC-19
+// spec: HARD-20, CEIL-06, CEIL-08
 #[test]
 fn a_moved_stop_time_forgives_nothing_and_an_update_does() {
     let mut w = running(json!([needing("e", json!({"maxRestartsPerHour": 0}))]));
@@ -208,7 +208,7 @@ fn a_moved_stop_time_forgives_nothing_and_an_update_does() {
     assert_eq!(w.restarts("a.0.e"), 0);
 }
 
-// spec: CEIL-08, DEC-19
+// spec: CEIL-08
 #[test]
 fn with_revisions_only_a_new_one_forgives() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -256,7 +256,7 @@ fn a_node_bought_for_the_job_is_a_fresh_beginning() {
     assert_eq!(w.restarts("a.0.e"), 0);
 }
 
-// spec: HARD-22, TIME-03, DEC-01
+// spec: HARD-22, TIME-03
 #[test]
 fn a_step_of_the_wall_clock_changes_no_count_and_no_spacing() {
     let mut w = running(json!([job("e")]));

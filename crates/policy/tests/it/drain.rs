@@ -217,7 +217,7 @@ fn a_job_without_a_place_is_tried_when_there_may_be_one() {
     assert_eq!(phase(&w, "n"), DrainPhase::Migrating);
 }
 
-// spec: HARD-58, INTR-01, INTR-04, INTR-06, INTR-08, DEC-26
+// spec: HARD-58, INTR-01, INTR-04, INTR-06, INTR-08
 #[test]
 fn an_interruption_makes_a_drain_forced_and_only_ever_earlier() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -302,7 +302,7 @@ fn any_number_of_reclaims_breaks_no_bundle_and_a_crash_counts() {
     assert!(!w.is_broken("a"));
 }
 
-// spec: HARD-62, DRAIN-10, INTR-09, DEC-42
+// spec: HARD-62, DRAIN-10, INTR-09
 #[test]
 fn uncordon_takes_a_drain_back_and_the_notice_with_it() {
     let mut w = two_on_n();
@@ -374,7 +374,7 @@ fn a_node_lost_during_its_drain_is_not_terminated() {
     assert_eq!(w.restarts("b.0.e"), 1);
 }
 
-// spec: HARD-65, DRAIN-12, DEC-25
+// spec: HARD-65, DRAIN-12
 #[test]
 fn what_is_on_its_way_to_a_draining_node_is_called_back_or_drained_in_turn() {
     let moving = || {
@@ -500,7 +500,7 @@ fn a_repeated_notice_changes_nothing_but_is_told_again() {
     assert_eq!(*w.policy.drain_status(&"n".into()).unwrap(), before);
 }
 
-// spec: HARD-115, INTR-14, HYDR-05, DEC-13
+// spec: HARD-115, INTR-14, HYDR-05
 #[test]
 fn a_notice_is_restored_from_the_tag_after_hydration() {
     let mut w = World::cold(settings(fixed(), json!({})));

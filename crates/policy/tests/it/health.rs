@@ -107,7 +107,7 @@ fn a_node_that_stops_loses_its_mark_without_a_word() {
     assert_eq!(w.node_of("f.0.e").unwrap(), "n");
 }
 
-// spec: HEALTH-02, HEALTH-10, DEC-39
+// spec: HEALTH-02, HEALTH-10
 #[test]
 fn a_rejected_job_is_recovered_elsewhere_and_counted() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -155,7 +155,7 @@ fn a_member_rejected_by_the_node_of_its_group_waits_for_that_node() {
     assert_eq!(w.calls(), ["start g.0.b primary on @1"]);
 }
 
-// spec: HARD-47, DEC-48, HEALTH-01
+// spec: HARD-47, HEALTH-01
 #[test]
 fn late_words_about_a_dead_instance_touch_nothing() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);

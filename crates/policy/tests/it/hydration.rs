@@ -163,7 +163,7 @@ fn the_newest_end_decides_between_recovery_and_launch() {
     }
 }
 
-// spec: HYDR-07, HARD-101, DEC-31
+// spec: HYDR-07, HARD-101
 #[test]
 fn of_two_running_instances_the_older_keeps_the_job() {
     let both = |ending: bool| {
@@ -237,7 +237,7 @@ fn node_on_its_way() -> World {
     w
 }
 
-// spec: HYDR-09, HARD-99, DEC-32
+// spec: HYDR-09, HARD-99
 #[test]
 fn a_node_that_a_predecessor_bought_is_waited_for() {
     let mut w = node_on_its_way();
@@ -303,7 +303,7 @@ fn so_does_one_that_is_starting_in_the_snapshot() {
     );
 }
 
-// spec: HARD-24, CEIL-14, DEC-20, HYDR-13, METR-07
+// spec: HARD-24, CEIL-14, HYDR-13, METR-07
 #[test]
 fn a_broken_bundle_stays_broken_over_a_restart_without_a_word() {
     let mut w = cold();

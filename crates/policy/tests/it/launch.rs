@@ -23,7 +23,7 @@ fn a_job_announced_three_times_is_started_once() {
     assert_eq!(w.node_of("a.0.e").unwrap(), "n");
 }
 
-// spec: HARD-26, LAUNCH-08, DEC-16, METR-05
+// spec: HARD-26, LAUNCH-08, METR-05
 #[test]
 fn a_failed_start_is_tried_again_after_five_seconds_on_another_node() {
     let mut w = World::with(fixed(), &[("n", 4.0), ("z", 4.0)]);
@@ -65,7 +65,7 @@ fn the_second_of_a_burst_goes_where_the_first_left_room() {
     );
 }
 
-// spec: HARD-28, LAUNCH-11, LAUNCH-04, DEC-37
+// spec: HARD-28, LAUNCH-11, LAUNCH-04
 #[test]
 fn a_job_that_waited_for_its_bundle_is_placed_with_it() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -474,7 +474,7 @@ fn a_reply_for_a_binding_that_was_replaced_changes_nothing() {
     );
 }
 
-// spec: METR-01, METR-03, METR-04, METR-06, DEC-36
+// spec: METR-01, METR-03, METR-04, METR-06
 #[test]
 fn gauges_are_worked_out_when_asked_for() {
     let mut w = World::with(cloud(), &[]);

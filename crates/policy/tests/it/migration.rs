@@ -492,7 +492,7 @@ fn a_signal_counts_once_from_its_side_in_its_phase() {
     assert!(m.w.moves().is_empty(), "of another migration");
 }
 
-// spec: HARD-56, MIGR-22, DEC-28
+// spec: HARD-56, MIGR-22
 #[test]
 fn a_rejected_target_is_no_rejection_of_the_source() {
     for (policy, code) in [
@@ -621,7 +621,7 @@ fn the_room_is_taken_on_both_sides_until_it_is_done() {
     assert_eq!(m.w.node_of("b.0.e").unwrap(), "n");
 }
 
-// spec: HARD-96, LIFE-03, LIFE-04, LIFE-05, DEC-35
+// spec: HARD-96, LIFE-03, LIFE-04, LIFE-05
 #[test]
 fn a_close_rolls_back_what_it_can_and_waits_for_the_answers() {
     let mut m = Move::of(Strategy::StopThenStart).ready();

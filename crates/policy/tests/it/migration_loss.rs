@@ -40,7 +40,7 @@ fn the_source_dies_while_the_targets_node_boots() {
     assert_eq!(m.w.calls(), ["start a.0.e primary on @1"]);
 }
 
-// spec: HARD-70, HARD-71, MIGR-25, DEC-29
+// spec: HARD-70, HARD-71, MIGR-25
 #[test]
 fn the_source_dies_with_the_targets_start_under_way() {
     for policy in ["preferSpare", "drop"] {

@@ -86,7 +86,7 @@ fn lost_without_room() -> World {
     w
 }
 
-// spec: HARD-04, BIND-07, DEC-12
+// spec: HARD-04, BIND-07
 #[test]
 fn a_worker_that_returns_with_its_containers_keeps_the_job() {
     let mut w = lost_without_room();
@@ -150,7 +150,7 @@ fn an_old_instance_that_comes_back_is_a_stray_and_is_stopped_once() {
     assert_eq!(w.restarts("a.0.e"), 1);
 }
 
-// spec: HARD-06, HEALTH-09, DEC-45
+// spec: HARD-06, HEALTH-09
 #[test]
 fn an_old_inventory_does_not_bring_a_dying_node_back() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
@@ -163,7 +163,7 @@ fn an_old_inventory_does_not_bring_a_dying_node_back() {
     assert_eq!(w.node_of("b.0.e"), None);
 }
 
-// spec: HARD-07, RECOV-12, DEC-18, CEIL-11
+// spec: HARD-07, RECOV-12, CEIL-11
 #[test]
 fn six_jobs_of_one_node_are_recovered_in_the_order_of_their_claims() {
     let mut w = World::with(fixed(), &[("n", 8.0)]);
@@ -262,7 +262,7 @@ fn a_node_never_seen_that_stops_gets_an_entry_and_a_callback() {
     );
 }
 
-// spec: HARD-11, BUNDLE-09, DEC-03
+// spec: HARD-11, BUNDLE-09
 #[test]
 fn a_dormant_job_stays_bound_while_it_runs_and_is_not_recovered() {
     let mut w = one_on_n();
@@ -282,7 +282,7 @@ fn a_dormant_job_stays_bound_while_it_runs_and_is_not_recovered() {
     assert_eq!(w.restarts("a.0.e"), 0);
 }
 
-// spec: RECOV-03, DEC-17
+// spec: RECOV-03
 #[test]
 fn a_stop_by_request_is_no_failure_and_stays_a_stop() {
     let mut w = one_on_n();
@@ -381,7 +381,7 @@ fn an_attempt_without_room_does_not_start_the_spacing() {
     assert_eq!(w.calls(), ["start a.0.e primary on m"]);
 }
 
-// spec: HARD-110, PEND-02, PEND-05, DEC-43
+// spec: HARD-110, PEND-02, PEND-05
 #[test]
 fn a_recovery_that_found_no_room_stays_a_recovery() {
     let mut w = one_on_n();
@@ -455,7 +455,7 @@ fn a_terminate_takes_the_node_out_at_once_and_is_told_once() {
     );
 }
 
-// spec: NODE-16, DEC-49, CONF-04
+// spec: NODE-16, CONF-04
 #[test]
 fn stopped_nodes_are_swept_and_only_those_bought_are_terminated() {
     let mut w = World::set(

@@ -416,7 +416,7 @@ fn predecessor(w: &mut World, job_id: &str, service: &str, node: &str) {
     w.run_of(job_id, "nodeService", node, &start_id);
 }
 
-// spec: NSVC-09, DEC-30
+// spec: NSVC-09
 #[test]
 fn a_restart_takes_over_what_runs() {
     let mut w = World::cold(settings(fixed(), on(json!([service(json!({}))]))));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::world::{World, bundle, cloud, fixed, job, needing, sized};
 
-// spec: HARD-29, RESIL-04, DEC-06
+// spec: HARD-29, RESIL-04
 #[test]
 fn a_primary_placed_after_its_backup_keeps_its_distance() {
     let mut w = World::with(cloud(), &[]);
@@ -72,7 +72,7 @@ fn an_avoided_spare_in_an_earlier_tier_beats_an_ordinary_node_in_a_later_one() {
     assert_eq!(w.node_of("a.0.e").unwrap(), "n");
 }
 
-// spec: SPARE-04, DEC-23
+// spec: SPARE-04
 #[test]
 fn a_registered_spare_is_a_spare_again_once_empty_and_a_bought_one_is_not() {
     let mut w = World::with(fixed(), &[]);
@@ -140,7 +140,7 @@ fn a_dry_run_tells_and_does_nothing() {
     assert_eq!(w.metrics().placements_attempted, 0);
 }
 
-// spec: VALID-10, DEC-34
+// spec: VALID-10
 #[test]
 fn admission_judges_each_job_by_itself() {
     let w = World::with(fixed(), &[("n", 4.0)]);

@@ -168,7 +168,7 @@ fn two_tiers() -> World {
     )
 }
 
-// spec: HARD-40, PROV-08, PROV-12, DEC-16
+// spec: HARD-40, PROV-08, PROV-12
 #[test]
 fn a_tier_without_stock_is_passed_over_and_probed_by_one_request() {
     let mut w = two_tiers();
@@ -311,7 +311,7 @@ fn a_failure_that_time_cannot_cure_is_told_once() {
     assert_eq!(told, 1);
 }
 
-// spec: HARD-41, PROV-06, PROV-11, DEC-14
+// spec: HARD-41, PROV-06, PROV-11
 #[test]
 fn a_node_that_never_appears_is_given_up_after_its_time() {
     let mut w = two_tiers();
@@ -367,7 +367,7 @@ fn a_booting_node_has_two_minutes() {
     assert_eq!(w.restarts("a.0.e"), 0);
 }
 
-// spec: NODE-05, DEC-49
+// spec: NODE-05
 #[test]
 fn the_grace_terminates_no_machine_that_others_started() {
     let mut w = World::with(cloud(), &[]);
@@ -400,7 +400,7 @@ fn a_job_deleted_before_its_node_started_leaves_an_ordinary_node() {
     assert_eq!(w.calls(), ["start b.0.e primary on @1"]);
 }
 
-// spec: PROV-07, DEC-15
+// spec: PROV-07
 #[test]
 fn an_instance_that_the_manager_shows_there_is_not_started_again() {
     let mut w = World::with(cloud(), &[]);

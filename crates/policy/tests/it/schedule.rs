@@ -249,7 +249,7 @@ fn a_delete_that_fails_is_sent_again_every_five_seconds() {
     assert!(w.acts().is_empty());
 }
 
-// spec: HARD-106, STOP-02, DEC-33
+// spec: HARD-106, STOP-02
 #[test]
 fn where_the_manager_has_a_stop_time_the_tag_means_nothing() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);

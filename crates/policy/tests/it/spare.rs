@@ -178,7 +178,7 @@ fn after_a_failed_create_the_next_is_a_minute_later() {
     assert_eq!(w.calls(), ["create @2 c4 in t1"]);
 }
 
-// spec: SPARE-11, DEC-24
+// spec: SPARE-11
 #[test]
 fn a_spare_that_dies_before_it_started_is_a_failed_provision() {
     let mut w = wanting(entry(1));
@@ -414,7 +414,7 @@ fn a_launching_spare_may_take_a_job_and_is_replaced() {
     assert_eq!(w.calls(), ["start a.0.e primary on @1"]);
 }
 
-// spec: SPARE-05, DEC-24
+// spec: SPARE-05
 #[test]
 fn registered_spares_are_never_switched_off() {
     let mut w = World::set(
