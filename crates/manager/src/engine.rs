@@ -139,6 +139,17 @@ impl Engine {
     /// Makes a command durable and applied. The work goes on when the caller goes away, so that a
     /// cancelled call is never half done (API-06).
     pub(crate) async fn propose(&self, command: Command) -> Result<(u64, Answer), ProposeError> {
+        // What no log can hold (a number that is none) never reaches one.
+        let command = match command.checked() {
+            Ok(command) => command,
+            Err(refusal) => {
+                let answer = Answer {
+                    result: Err(refusal),
+                    registered: None,
+                };
+                return Ok((self.read_at(|_, revision| revision), answer));
+            }
+        };
         let store = self.0.store.clone();
         tokio::spawn(async move { store.propose(command).await })
             .await

@@ -144,7 +144,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let backing_up = tokio::spawn(backup::regularly(engine.clone(), settings.backup_every));
 
     let (close, closed) = oneshot::channel();
-    let service = ManagerServer::new(ManagerApi::new(engine.clone(), address))
+    let service = ManagerServer::new(ManagerApi::new(engine.clone(), Arc::clone(&links), address))
         .max_decoding_message_size(MESSAGE_MAX);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = Server::builder()

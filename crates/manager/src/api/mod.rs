@@ -22,6 +22,7 @@ use greenroom_types::bundle::BundleStatus;
 use greenroom_types::node::NodeInfo;
 
 use crate::engine::{Caller, Engine};
+use crate::links::Links;
 
 pub(crate) use health::HealthApi;
 pub(crate) use logs::LogsApi;
@@ -32,6 +33,7 @@ pub(crate) struct ManagerApi(Arc<Parts>);
 
 struct Parts {
     engine: Engine,
+    links: Arc<Links>,
     address: SocketAddr,
     node_pages: pages::Pages<NodeInfo>,
     bundle_pages: pages::Pages<BundleStatus>,
@@ -41,9 +43,10 @@ struct Parts {
 // === impl ManagerApi ===
 
 impl ManagerApi {
-    pub(crate) fn new(engine: Engine, address: SocketAddr) -> Self {
+    pub(crate) fn new(engine: Engine, links: Arc<Links>, address: SocketAddr) -> Self {
         Self(Arc::new(Parts {
             engine,
+            links,
             address,
             node_pages: pages::Pages::new("nodes"),
             bundle_pages: pages::Pages::new("bundles"),

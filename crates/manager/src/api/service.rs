@@ -6,7 +6,7 @@ use greenroom_proto::convert::call::{Request as Wire, refuse};
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_proto::manager::manager_server::Manager;
 use greenroom_proto::manager::{self as pb};
-use greenroom_types::call::Call;
+use greenroom_types::call::{Call, Refusal, Reply};
 use tonic::{Request, Response, Status};
 
 use super::ManagerApi;
@@ -16,6 +16,22 @@ use super::streams::Streaming;
 const REVISION_TRAILER: &str = "greenroom-revision";
 
 impl ManagerApi {
+    /// Passes a step of a migration on at once: it changes nothing, and its payload must stand in no
+    /// log (MGR-05). None for every other call.
+    fn relay(&self, call: &Call) -> Option<Result<(u64, Reply), Refusal>> {
+        let (revision, relayed) = self
+            .engine()
+            .read_at(|ledger, revision| (revision, ledger.relay(call)));
+        let (outcome, orders) = relayed?;
+        if let Err(refusal) = self.engine().refuse_stopping() {
+            return Some(Err(refusal));
+        }
+        for order in orders {
+            self.0.links.order(revision, order);
+        }
+        Some(outcome.map(|reply| (revision, reply)))
+    }
+
     /// Performs a mutating call: form, commit, answer.
     async fn perform<T, A: Answer>(
         &self,
@@ -25,11 +41,11 @@ impl ManagerApi {
         let caller = self.caller(&request)?;
         let wire = wire(request.into_inner());
         let call = Call::try_from(wire).map_err(|error| write_refusal(&refuse(error)))?;
-        let (revision, reply) = self
-            .engine()
-            .call(caller, call)
-            .await
-            .map_err(|refusal| write_refusal(&refusal))?;
+        let (revision, reply) = match self.relay(&call) {
+            Some(relayed) => relayed,
+            None => self.engine().call(caller, call).await,
+        }
+        .map_err(|refusal| write_refusal(&refusal))?;
         let answer = A::write(reply).map_err(|refusal| write_refusal(&refusal))?;
         let mut response = Response::new(answer);
         response

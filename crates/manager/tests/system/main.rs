@@ -7,6 +7,7 @@ mod hard;
 mod jobs;
 mod nodes;
 mod register;
+mod relay;
 
 use greenroom_sdk::Client;
 use greenroom_sdk::types::StartId;
