@@ -3,8 +3,6 @@
 //! A report about a start id that is not expected on that worker changes nothing; if it says that
 //! something runs there, the worker is told to stop it.
 
-use greenroom_types::NodeId;
-use greenroom_types::StartId;
 use greenroom_types::call::{CallResult, InstanceRef, Reply};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryKind, PortMappings, ServiceRestart, StopReason};
@@ -12,6 +10,7 @@ use greenroom_types::node::{
     InstanceState, InterruptionKind, NodeState, NodeStoppingReason, RejectionCode,
 };
 use greenroom_types::stream::{PrefetchResult, StreamEvent};
+use greenroom_types::{Millis, NodeId, StartId};
 
 use crate::instance::Fate;
 use crate::job::{GRACE, REASON_BYTES};
@@ -339,27 +338,30 @@ impl Ledger {
         }
     }
 
-    /// LOCAL-17: the worker leaves on purpose, so nothing is waited for.
+    /// LOCAL-17: the worker leaves on purpose. It says so before it stops its jobs, so that they may
+    /// be started elsewhere meanwhile; what it reports until it closes the stream still counts.
     fn goodbye(&mut self, out: &mut Out, node_id: &NodeId, reason: String) {
         let Some(node) = self.nodes.get(node_id) else {
             return;
         };
         let (running, elastic) = (node.is_running(), node.is_elastic());
+        let busy = self.on_node.contains_key(node_id);
         if running {
             let mut stop = plain(NodeStoppingReason::ProviderStop);
             stop.detail = cut(&reason, REASON_BYTES);
-            let (why, fate) = (StopReason::NodeStopped, NodeFate::Lost);
+            let (why, fate) = (StopReason::NodeStopped, NodeFate::Ended(GRACE));
             self.begin_node_stop(out, node_id, stop, why, fate);
-        }
-        if !elastic {
+            if elastic {
+                out.orders.push(Order::Provider {
+                    node_id: node_id.clone(),
+                    task: ProviderTask::TerminateMachine {
+                        after_ms: if busy { GRACE } else { Millis(0) },
+                    },
+                });
+            }
+        } else if !elastic && !busy {
+            // It was told to end, and this is the last that it says.
             self.node_stopped(out, node_id);
-        } else if running {
-            out.orders.push(Order::Provider {
-                node_id: node_id.clone(),
-                task: ProviderTask::TerminateMachine {
-                    after_ms: greenroom_types::Millis(0),
-                },
-            });
         }
     }
 

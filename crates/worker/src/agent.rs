@@ -549,7 +549,9 @@ impl Agent {
     }
 
     fn apply_shutdown(&mut self, grace: Millis, park: bool, out: &mut Effects) {
-        self.leaving = Some(park);
+        // Who was told to leave does not stay because a Manager that has not heard of it says so.
+        let stays = self.leaving != Some(false);
+        self.leaving = Some(park && stays);
         let all: Vec<StartId> = self.instances.keys().cloned().collect();
         for start_id in all {
             self.stop(&start_id, grace, out);

@@ -67,7 +67,7 @@ pub struct Config {
 pub enum Ending {
     /// Jobs run on; the next start takes them on (WORK-61).
     Keep,
-    /// Jobs are stopped, then the Manager is told goodbye (LOCAL-17).
+    /// The Manager is told goodbye, then jobs are stopped (LOCAL-17).
     Leave,
 }
 

@@ -117,6 +117,8 @@ struct Session {
     sent: u64,
     told: Option<NodeInventory>,
     told_at: Option<Instant>,
+    /// It was told that the worker leaves.
+    goodbye: bool,
 }
 
 /// How the task ends.
@@ -230,7 +232,9 @@ impl Node {
                 return self.handle(Event::Engine(version));
             }
             Input::Leave => {
+                // The Manager hears of it before anything stops (LOCAL-17).
                 self.leaving = true;
+                self.tell();
                 let order = Order::Shutdown {
                     grace: LEAVE_GRACE,
                     park: false,
@@ -315,11 +319,9 @@ impl Node {
             }
             Act::Leave { park: false } => {
                 self.tell();
-                self.send(write_goodbye(if self.leaving {
-                    "told to leave"
-                } else {
-                    "shutdown"
-                }));
+                if !self.leaving {
+                    self.send(write_goodbye("shutdown"));
+                }
                 self.session = None;
                 return Next::End;
             }
@@ -427,6 +429,7 @@ impl Node {
             // The hello carried it, a moment ago.
             told: None,
             told_at: None,
+            goodbye: false,
         });
         self.contact.send_replace(Contact::Connected);
         self.handle(Event::Acked(response.report_acked));
@@ -478,12 +481,21 @@ impl Node {
         });
     }
 
-    /// Sends what the Manager must know and does not: reports in order, then the inventory.
+    /// Sends what the Manager must know and does not: that the worker leaves, reports in order, then
+    /// the inventory.
     fn tell(&mut self) {
         let Some(session) = &mut self.session else {
             return;
         };
         let picture = self.agent.picture();
+        // Before the stops that follow from it, so that these are not taken for failures.
+        if self.leaving && !session.goodbye {
+            let goodbye = write_goodbye("told to leave");
+            if session.outgoing.try_send(Ok(goodbye)).is_err() {
+                return;
+            }
+            session.goodbye = true;
+        }
         for report in self.agent.outbox().waiting() {
             if report.id <= session.sent {
                 continue;

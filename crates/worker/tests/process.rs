@@ -366,15 +366,59 @@ async fn a_polite_end_keeps_jobs_and_leaving_stops_them() {
     let mut stream = scene.manager.meet(1, 1_000).await;
     assert_eq!(stream.hello.instances.len(), 1);
     let leaving = tokio::task::spawn_blocking(move || scene.worker.signal(Signal::USR1));
-    let words = stream.reports(START, "stopped").await;
-    assert_eq!(words, ["stopped"]);
-    let goodbye = |message: &greenroom_proto::worker::WorkerMessage| {
-        matches!(message.message, Some(Said::Goodbye(_))).then_some(())
-    };
-    stream.until(goodbye).await;
-    drop(stream);
+    // Goodbye comes first, then what follows from it, then the end of the stream.
+    let mut heard = Vec::new();
+    while let Ok(message) = stream.next().await {
+        heard.extend(match message.message {
+            Some(Said::Goodbye(goodbye)) => Some(goodbye.reason),
+            Some(Said::JobStopped(_)) => Some(message.start_id),
+            _ => None,
+        });
+    }
+    assert_eq!(heard, ["told to leave".to_owned(), id(START)]);
     assert_eq!(leaving.await.unwrap().code(), Some(0));
     wait_gone(service);
+}
+
+// spec: LOCAL-17
+#[tokio::test]
+async fn a_manager_that_comes_while_the_worker_leaves_hears_it_first() {
+    let mut scene = scene().await;
+    let mut pipe = Pipe::new(scene.dir.path());
+    // It does not end by itself before the test lets it.
+    let gate = scene.dir.path().join("gate");
+    let line = format!(
+        "mkfifo {gate}; trap 'echo asked > {out}; read go < {gate}; exit 0' TERM; echo up > {out}; while :; do sleep 0.05; done",
+        gate = gate.display(),
+        out = pipe.path.display()
+    );
+    scene
+        .stream
+        .provision(job("j", START, vec![shell("a", &line)]))
+        .await;
+    assert_eq!(pipe.line().await, "up");
+    scene.stream.reports(START, "started").await;
+    let (address, node) = (scene.stream.address.clone(), scene.manager.node.clone());
+    drop(scene.stream);
+    let leaving = tokio::task::spawn_blocking(move || scene.worker.signal(Signal::USR1));
+    assert_eq!(pipe.line().await, "asked");
+    let mut stream = Stream::dial(&address, &node, 2, 1_000).await.unwrap();
+    // It is told to stay, by one that could not know; it was told to leave.
+    let order = Order::Shutdown(Shutdown {
+        grace_ms: 10_000,
+        park: true,
+    });
+    stream.order("", None, order).await;
+    let goodbye = |message: &greenroom_proto::worker::WorkerMessage| match message.message {
+        Some(Said::Goodbye(_)) => Some(true),
+        Some(Said::JobStopped(_)) => Some(false),
+        _ => None,
+    };
+    assert!(stream.until(goodbye).await);
+    std::fs::write(&gate, "go\n").unwrap();
+    assert_eq!(stream.reports(START, "stopped").await, ["stopped"]);
+    while stream.next().await.is_ok() {}
+    assert_eq!(leaving.await.unwrap().code(), Some(0));
 }
 
 // spec: WORK-60

@@ -19,8 +19,8 @@ pub(crate) const SHUTDOWN: Millis = Millis(5_000);
 /// What becomes of the instances on a node that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeFate {
-    /// Its worker ends them and tells.
-    Ended,
+    /// Its worker ends them, politely for so long, and tells.
+    Ended(Millis),
     /// Nobody can tell what they do.
     Lost,
 }
@@ -55,7 +55,7 @@ impl Ledger {
                 code: String::new(),
             },
             StopReason::NodeTerminated,
-            NodeFate::Ended,
+            NodeFate::Ended(SHUTDOWN),
         );
         let busy = self.on_node.contains_key(node_id);
         if state == NodeState::Running {
@@ -107,8 +107,8 @@ impl Ledger {
         self.settle_batches(out, node_id);
         for start_id in self.starts_not_lost_on(node_id) {
             let (fate, grace_ms) = match fate {
-                // The shutdown tells the worker of all of them at once.
-                NodeFate::Ended => (Fate::Ending { tell: false }, SHUTDOWN),
+                // The worker knows: a shutdown tells it of all of them at once, or it leaves.
+                NodeFate::Ended(grace_ms) => (Fate::Ending { tell: false }, grace_ms),
                 NodeFate::Lost => (Fate::Lost, Millis(0)),
             };
             self.stop_instance(out, &start_id, reason, "", grace_ms, fate);

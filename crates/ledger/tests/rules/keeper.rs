@@ -257,6 +257,7 @@ fn a_stopped_node_is_forgotten_after_an_hour() {
         },
     )
     .unwrap();
+    k.link("n1", Link::Dropped);
     k.seen();
     k.pass(3_599_999);
     assert_eq!(k.node_state("n1"), Some(NodeState::Stopped));

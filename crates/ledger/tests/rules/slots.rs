@@ -2,11 +2,11 @@
 
 use crate::common::*;
 use crate::nodes::{aws, cloud, last_detail, state};
-use greenroom_ledger::{Finding, Hello, Link, Report};
+use greenroom_ledger::{Finding, Hello, Link, Order, ProviderTask, Report};
 use greenroom_types::Tags;
 use greenroom_types::call::{Call, Reply, Status};
 use greenroom_types::job::StopReason;
-use greenroom_types::node::{InterruptionKind, NodeState, RunningNodeMetadata};
+use greenroom_types::node::{InstanceState, InterruptionKind, NodeState, RunningNodeMetadata};
 use greenroom_types::stream::StreamEvent;
 
 // spec: LOCAL-01, LOCAL-02, LOCAL-04
@@ -134,19 +134,98 @@ fn terminating_a_slot_parks_its_worker_and_keeps_the_slot() {
     assert_eq!(state(&w, "n1"), Some(NodeState::Running));
 }
 
+/// The worker of a node says that it leaves.
+fn goodbye(w: &mut World, node: &str) {
+    let reason = "told to leave".to_owned();
+    w.report(node, Report::Goodbye { reason }).unwrap();
+}
+
 // spec: LOCAL-17
 #[test]
-fn a_goodbye_stops_the_node_at_once() {
+fn a_goodbye_stops_the_node_at_once_and_its_jobs_until_they_are_told_stopped() {
+    let mut w = World::new();
+    for node in ["n1", "n2"] {
+        w.node(node);
+    }
+    w.create("a");
+    w.create("b");
+    let (a, b) = (w.running("a", "n1"), w.running("b", "n1"));
+    goodbye(&mut w, "n1");
+    let words = w.last_words();
+    assert_eq!(words[0], "stopping n1 ProviderStop");
+    assert!(!words.contains(&"stopped n1".to_owned()), "{words:?}");
+    // It knows: it is told nothing but that it was heard.
+    assert_eq!(w.last_orders(), ["n1: ack 5"]);
+    for (job, start) in [("a", &a), ("b", &b)] {
+        assert_eq!(w.history(job).last(), Some(&"stopping"));
+        assert_eq!(w.instance_state(start), Some(InstanceState::Stopping));
+    }
+    let reason = w.ledger.instance(&a).unwrap().stop.unwrap().reason;
+    assert_eq!(reason, StopReason::NodeStopped);
+    // Before the old one is gone it may start elsewhere, and nowhere on the leaving node.
+    assert_eq!(
+        w.start_as("a", "primary", "n1").unwrap_err().reason,
+        "node_not_running"
+    );
+    w.start("a", "n2");
+    w.stopped("n1", "a", &a);
+    assert_eq!(w.instance_state(&a), None);
+    assert_eq!(w.history("a")[3..], ["stopping", "provisioned", "stopped"]);
+    // What was not told when the stream closes is lost.
+    w.link("n1", Link::Dropped);
+    assert!(w.last_words().contains(&"stopped n1".to_owned()));
+    assert_eq!(w.instance_state(&b), Some(InstanceState::Lost));
+    assert_eq!(w.history("b").last(), Some(&"stopping"));
+    assert!(w.ledger.slot(&"n1".into()).is_some());
+}
+
+// spec: LOCAL-17
+#[test]
+fn node_stopped_follows_the_closing_of_the_stream() {
     let mut w = World::new();
     w.node("n1");
-    w.report(
-        "n1",
-        Report::Goodbye {
-            reason: "leaving".into(),
-        },
-    )
-    .unwrap();
-    assert_eq!(w.last_words(), ["stopping n1 ProviderStop", "stopped n1"]);
+    goodbye(&mut w, "n1");
+    assert_eq!(w.last_words(), ["stopping n1 ProviderStop"]);
+    w.link("n1", Link::Dropped);
+    assert_eq!(w.last_words(), ["stopped n1"]);
+    assert_eq!(w.last_orders(), ["n1: close redial=false"]);
+    // One that stays open is closed after a while.
+    w.node("n2");
+    goodbye(&mut w, "n2");
+    w.link("n2", Link::KeepaliveOver);
+    assert_eq!(w.last_words(), ["stopped n2"]);
+    // Told to end by the Manager, a worker says goodbye when nothing is left.
+    w.node("n3");
+    w.create("a");
+    let start = w.running("a", "n3");
+    w.call(Call::TerminateNode("n3".into())).unwrap();
+    goodbye(&mut w, "n3");
+    assert!(w.last_words().is_empty());
+    w.stopped("n3", "a", &start);
+    goodbye(&mut w, "n3");
+    assert_eq!(w.last_words(), ["stopped n3"]);
+}
+
+// spec: LOCAL-17
+#[test]
+fn a_machine_is_ended_after_the_grace_of_the_jobs_on_it() {
+    for busy in [true, false] {
+        let mut w = World::new();
+        cloud(&mut w, "c1");
+        if busy {
+            w.create("a");
+            w.running("a", "c1");
+        }
+        goodbye(&mut w, "c1");
+        let after_ms = w.last.orders.iter().find_map(|order| match order {
+            Order::Provider {
+                task: ProviderTask::TerminateMachine { after_ms },
+                ..
+            } => Some(after_ms.0),
+            _ => None,
+        });
+        assert_eq!(after_ms, Some(if busy { 10_000 } else { 0 }));
+    }
 }
 
 fn tags(
@@ -221,13 +300,8 @@ fn an_edit_wins_over_the_provider_for_ever() {
     // A slot's edits outlive its node's record.
     w.node("n1");
     tags(&mut w, "n1", &[("pool", "mine")], &[]).unwrap();
-    w.report(
-        "n1",
-        Report::Goodbye {
-            reason: String::new(),
-        },
-    )
-    .unwrap();
+    goodbye(&mut w, "n1");
+    w.link("n1", Link::Dropped);
     w.apply(greenroom_ledger::Command::Tick(
         greenroom_ledger::Due::ForgetNode("n1".into()),
     ))
@@ -290,13 +364,8 @@ fn tags_out_of_form_and_the_managers_own_are_refused() {
         tags(&mut w, "x", &[], &[]).unwrap_err().reason,
         "unknown_node"
     );
-    w.report(
-        "n1",
-        Report::Goodbye {
-            reason: String::new(),
-        },
-    )
-    .unwrap();
+    goodbye(&mut w, "n1");
+    w.link("n1", Link::Dropped);
     assert_eq!(
         tags(&mut w, "n1", &[], &[]).unwrap_err().reason,
         "node_not_running"
