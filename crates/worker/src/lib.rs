@@ -74,7 +74,7 @@ use crate::node::{About, Contact, Input, Node};
 use crate::ports::BindProbe;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, answered, call};
-use crate::runtime::docker::DockerRuntime;
+use crate::runtime::docker::{DockerRuntime, Unreachable};
 use crate::runtime::process::ProcessRuntime;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::WorkerService;
@@ -327,9 +327,11 @@ async fn choose_runtime(
     let docker = async |host: Option<String>| {
         let dir = config.state_dir.clone();
         let (logs, news, identities) = (logs.clone(), news.clone(), identities.clone());
-        DockerRuntime::connect(host, dir, logs, config.logs, news, identities)
-            .await
-            .map_err(|(host, why)| Error::Docker { host, why })
+        DockerRuntime::connect(host, dir, logs, config.logs, news, identities).await
+    };
+    let refused = |why: Unreachable| Error::Docker {
+        host: why.host().to_owned(),
+        why: why.to_string(),
     };
     let state = |source| Error::State {
         path: config.state_dir.clone(),
@@ -343,13 +345,23 @@ async fn choose_runtime(
         other => other.clone(),
     };
     match wanted {
-        RuntimeChoice::Docker(host) => return Ok(Arc::new(docker(host).await?)),
+        RuntimeChoice::Docker(host) => return Ok(Arc::new(docker(host).await.map_err(refused)?)),
         RuntimeChoice::Auto => {
             let found = docker(None).await;
             let name = if found.is_ok() { "docker" } else { "process" };
             std::fs::write(&kept, name).map_err(state)?;
-            if let Ok(runtime) = found {
-                return Ok(Arc::new(runtime));
+            match found {
+                Ok(runtime) => return Ok(Arc::new(runtime)),
+                Err(why @ Unreachable::NotPermitted { .. }) => tracing::warn!(
+                    socket = why.host(),
+                    "there is a Docker engine and this user may not open its socket, so jobs run as \
+                     processes, now and after a restart; to use Docker, make the user a member of the \
+                     group that owns the socket and start the worker with the runtime set to docker"
+                ),
+                Err(why) => tracing::info!(
+                    host = why.host(),
+                    "no Docker engine answers ({why}), so jobs run as processes"
+                ),
             }
         }
         RuntimeChoice::Process => {}

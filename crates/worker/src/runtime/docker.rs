@@ -9,6 +9,7 @@ mod create;
 mod image;
 mod labels;
 mod play;
+mod reach;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ use self::create::{container, network_name, volumes};
 use self::image::make_local;
 use self::labels::{Marks, of_instance, rule_of, services_of, start_of};
 use self::play::{Command, Player};
+pub(crate) use self::reach::Unreachable;
 use super::{News, Runtime, RuntimeError, Trouble};
 use crate::agent::{Found, FoundState, RuntimeEvent};
 use crate::capacity::check_disk;
@@ -83,7 +85,7 @@ impl DockerRuntime {
         limits: LogLimits,
         news: News,
         identity: watch::Receiver<Option<Arc<Identity>>>,
-    ) -> Result<Self, (String, String)> {
+    ) -> Result<Self, Unreachable> {
         let host = host
             .or_else(|| {
                 std::env::var("DOCKER_HOST")
@@ -91,7 +93,7 @@ impl DockerRuntime {
                     .filter(|host| !host.is_empty())
             })
             .unwrap_or_else(|| SOCKET_DEFAULT.to_owned());
-        let failed = |error: Engine| (host.clone(), error.to_string());
+        let failed = |error: Engine| Unreachable::of(&host, &error);
         let docker = match host.strip_prefix("unix://") {
             Some(path) => Docker::connect_with_unix(path, ANSWER_MAX_S, API_DEFAULT_VERSION),
             None => Docker::connect_with_http(&host, ANSWER_MAX_S, API_DEFAULT_VERSION),
