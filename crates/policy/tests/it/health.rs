@@ -214,7 +214,7 @@ fn running_again_and_heard_ends_the_window() {
     assert_eq!(w.node_of("a.0.e").unwrap(), "n");
 }
 
-// spec: DEC-48
+// spec: HEALTH-01
 #[test]
 fn the_refusal_of_a_second_start_does_not_touch_the_first() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);

@@ -3,18 +3,24 @@
 
 mod brief;
 mod ceiling;
+mod contract;
 mod drain;
 mod health;
 mod hydration;
+mod interruption;
+mod job_record;
 mod launch;
 mod lifecycle;
 mod migration;
 mod migration_loss;
+mod migration_rules;
+mod node_life;
 mod node_loss;
 mod node_service;
 mod placement;
 mod prefetch;
 mod provision;
+mod restart;
 mod schedule;
 mod spare;
 mod world;

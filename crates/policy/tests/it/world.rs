@@ -39,6 +39,7 @@ pub(crate) struct World {
     pub(crate) infos: Vec<greenroom_policy::effect::PlacementInfo>,
     /// Effects since the last look, as short lines.
     lines: Vec<String>,
+    counters: [u64; 8],
     /// Every effect ever, for comparing runs.
     pub(crate) all: Vec<Effect>,
     unanswered: VecDeque<(CallId, Call)>,
@@ -138,6 +139,7 @@ impl World {
             results: BTreeMap::new(),
             infos: Vec::new(),
             lines: Vec::new(),
+            counters: [0; 8],
             all: Vec::new(),
             unanswered: VecDeque::new(),
             refusals: Vec::new(),
@@ -199,9 +201,31 @@ impl World {
         }
         let violations = self.policy.check();
         assert!(violations.is_empty(), "{violations:?}");
+        self.check_counters();
         if !self.hold {
             self.answer();
         }
+    }
+
+    /// No counter ever goes down (METR-02).
+    fn check_counters(&mut self) {
+        let m = self.metrics();
+        let counters = [
+            m.placements_attempted,
+            m.placements_succeeded,
+            m.placements_failed,
+            m.placements_dispatch_failed,
+            m.provisions_failed,
+            m.jobs_rejected,
+            m.bundles_broken,
+            m.jobs_dropped,
+        ];
+        let grew = counters
+            .iter()
+            .zip(&self.counters)
+            .all(|(now, before)| now >= before);
+        assert!(grew, "{:?} became {counters:?}", self.counters);
+        self.counters = counters;
     }
 
     pub(crate) fn send(&mut self, event: StreamEvent) {
