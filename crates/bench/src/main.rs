@@ -1,0 +1,97 @@
+//! `bench NAME`: measures what decides (docs/spec/performance.md, PERF-01 to PERF-07) and prints a
+//! table, or JSON with `--json`.
+//!
+//! Machines differ and are shared, so times are CPU times of the one thread that works, and what is
+//! claimed is a ratio to a baseline in the same run or a count. Nothing here passes or fails.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "the table is what the program is for"
+)]
+
+mod fleets;
+mod measure;
+mod place;
+mod policy;
+mod table;
+
+use clap::{Parser, ValueEnum};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+use crate::table::Table;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// One decision after the other, by need, strategy and size (PERF-01).
+    Placement,
+    /// A trace asked for, and not (PERF-04).
+    Trace,
+    /// Bytes per node and per job in the engine (PERF-03).
+    Memory,
+    /// 100 000 jobs onto 10 000 empty nodes (PERF-03).
+    Mass,
+    /// Jobs that fit nowhere, and inventories that keep coming (PERF-05).
+    Pending,
+    /// A third of the nodes lost at once (PERF-06).
+    Recovery,
+    /// From a snapshot with history to service (PERF-07).
+    Hydration,
+    /// All of them.
+    All,
+}
+
+/// Measures what decides.
+#[derive(Debug, Parser)]
+struct Args {
+    /// What to measure.
+    names: Vec<Name>,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+    /// Divides all sizes by this, for a first look.
+    #[arg(long, default_value_t = 1)]
+    scale: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let asked = |name: Name| args.names.contains(&name) || args.names.contains(&Name::All);
+    anyhow::ensure!(args.scale > 0, "--scale 0: write 1 or more");
+    anyhow::ensure!(!args.names.is_empty(), "name what to measure, or `all`");
+    let scale = args.scale;
+    let mut tables: Vec<Table> = Vec::new();
+    if asked(Name::Placement) {
+        tables.extend(place::decisions(scale));
+    }
+    if asked(Name::Trace) {
+        tables.push(place::traces(scale));
+    }
+    if asked(Name::Memory) {
+        tables.push(place::memory(scale));
+    }
+    if asked(Name::Mass) {
+        tables.push(place::mass(scale));
+        tables.push(policy::mass(scale));
+    }
+    if asked(Name::Pending) {
+        tables.push(policy::pending(scale));
+    }
+    if asked(Name::Recovery) {
+        tables.push(policy::recovery(scale));
+    }
+    if asked(Name::Hydration) {
+        tables.push(policy::hydration(scale));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&tables)?);
+    } else {
+        for table in &tables {
+            println!("{table}");
+        }
+    }
+    Ok(())
+}
