@@ -6,6 +6,7 @@ use std::sync::Arc;
 use greenroom_types::{BundleId, JobId, JobName};
 use serde::{Deserialize, Serialize};
 
+use crate::groups::BundlePlan;
 use crate::needs::Needs;
 
 /// Place of a runtime job in its bundle: what its three tags say (BUNDLE-07).
@@ -63,4 +64,21 @@ pub struct Bound {
     pub exclusive: bool,
     /// Grows with every binding, so that jobs can be taken in the order of binding.
     pub seq: u64,
+    /// Capacity and cores, when it needs nothing else: spares a look elsewhere in each sum.
+    pub(crate) plain: Option<(f64, u64)>,
+    /// Others belong onto its node with it.
+    pub(crate) shares: bool,
+}
+
+// === impl Bound ===
+
+impl Bound {
+    /// Takes what its bundle says of it.
+    pub(crate) fn take_spec(&mut self, plan: &BundlePlan, at: usize) {
+        let job = &plan.jobs()[at];
+        self.plain = job.needs.plain();
+        self.needs = Some(Arc::clone(&job.needs));
+        self.exclusive = job.exclusive;
+        self.shares = plan.groups()[job.group].is_shared();
+    }
 }

@@ -87,7 +87,7 @@ impl Case<'_> {
                 let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
                 let apart = peers.iter().find(|peer| {
                     peer.slot == node.slot
-                        && peer.job_id != self.request.job_id
+                        && peer.job_id != self.job_id
                         && self
                             .plan
                             .group_index(&peer.name)
@@ -96,7 +96,7 @@ impl Case<'_> {
                 let name = apart.map(|peer| &peer.name).or_else(|| {
                     let elsewhere = peers.iter().find(|peer| {
                         peer.slot != node.slot
-                            && peer.job_id != self.request.job_id
+                            && peer.job_id != self.job_id
                             && self.plan.group_index(&peer.name) == Some(self.group_index)
                     });
                     elsewhere.map(|peer| &peer.name)

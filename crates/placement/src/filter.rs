@@ -33,6 +33,7 @@ pub(crate) struct Case<'a> {
     pub(crate) request: &'a Request<'a>,
     pub(crate) plan: &'a BundlePlan,
     pub(crate) me: JobRef,
+    pub(crate) job_id: JobId,
     pub(crate) group: &'a Group,
     pub(crate) group_index: usize,
     /// What a node must offer: the job's needs, or those of its whole group for the first member
@@ -102,6 +103,10 @@ impl<'a> Case<'a> {
             request.replica_index,
             job.name.clone(),
         );
+        let job_id = request
+            .job_id
+            .clone()
+            .unwrap_or_else(|| bundle.job_id(request.replica_index, &job.name));
         let group = &plan.groups()[job.group];
 
         let mut tied = Vec::new();
@@ -109,7 +114,7 @@ impl<'a> Case<'a> {
         let mut azs = Vec::new();
         let copy = fleet.copy_state(&bundle.bundle_id, request.replica_index);
         let peers = copy.map_or(&[][..], |copy| copy.members.as_slice());
-        for peer in peers.iter().filter(|peer| peer.job_id != request.job_id) {
+        for peer in peers.iter().filter(|peer| peer.job_id != job_id) {
             let az = fleet.at(peer.slot).az.as_deref();
             azs.extend(az.filter(|az| !azs.contains(az)));
             if let Some(theirs) = plan.group_index(&peer.name) {
@@ -135,7 +140,7 @@ impl<'a> Case<'a> {
             .collect();
         let template = bundle.jobs[request.job].launch.template.as_ref();
         let other = OtherCopy::new(fleet, request);
-        let mut special: Special = fleet.slots_of_job(&request.job_id).collect();
+        let mut special: Special = fleet.slots_of_job(&job_id).collect();
         if !is_known {
             // Room may be held for what is a mate by this plan and none by the fleet's.
             special.extend(peers.iter().map(|peer| peer.slot));
@@ -157,6 +162,7 @@ impl<'a> Case<'a> {
             request,
             plan,
             me,
+            job_id,
             group,
             group_index: job.group,
             needs: if sizing { &group.needs } else { &job.needs },
@@ -433,7 +439,7 @@ impl<'a> Case<'a> {
             }
             let claims = |needs: &Needs| needs.ports.contains(port);
             let by_job = node.bound.iter().find(|bound| {
-                bound.job_id != self.request.job_id && bound.needs.as_deref().is_some_and(claims)
+                bound.job_id != self.job_id && bound.needs.as_deref().is_some_and(claims)
             });
             if let Some(bound) = by_job {
                 return Some((*port, Holder::Job(bound.job_id.clone())));
@@ -466,7 +472,7 @@ impl<'a> Case<'a> {
             return None;
         }
         let outside =
-            |job_id: &JobId, job: &JobRef| *job_id != self.request.job_id && !self.is_mate(job);
+            |job_id: &JobId, job: &JobRef| *job_id != self.job_id && !self.is_mate(job);
         if self.group.exclusive {
             return node.carried().find(|(job_id, job)| outside(job_id, job));
         }
@@ -510,7 +516,7 @@ impl<'a> Case<'a> {
         };
         node.carried()
             .skip(node.bound.len())
-            .find(|(job_id, job)| **job_id != self.request.job_id && apart(job))
+            .find(|(job_id, job)| **job_id != self.job_id && apart(job))
             .map(|(_, job)| job)
     }
 }

@@ -4,7 +4,8 @@
 //! something changes and never at a decision. [`Fleet::recompute`] works all of them out again from
 //! the bindings alone; a difference is a bug.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use greenroom_types::inventory::{Capability, NodeInventory};
@@ -29,6 +30,9 @@ pub use check::Drift;
 
 pub(crate) use crate::index::Slot;
 
+/// For finding things by name alone: never walked in an order that matters, and the same in each run.
+type Lookup<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
 /// All that placement looks at.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
@@ -37,15 +41,18 @@ pub struct Fleet {
     tiers: Vec<Vec<TierState>>,
     nodes: Vec<Node>,
     vacant: Vec<Slot>,
+    /// Their order by id.
     ids: BTreeMap<NodeId, Slot>,
-    jobs: BTreeMap<JobId, JobSides>,
-    bundles: BTreeMap<BundleId, Known>,
+    slots: Lookup<NodeId, Slot>,
+    jobs: Lookup<JobId, JobSides>,
+    bundles: Lookup<BundleId, Known>,
     images: BTreeMap<TemplateName, Template>,
     /// Templates by their images.
     by_image: BTreeMap<String, Vec<u32>>,
     /// Numbers of templates given so far.
     templates: u32,
     index: Index,
+    revision: u64,
     services: Vec<ServicePorts>,
     seq: u64,
 }
@@ -90,7 +97,8 @@ struct Known {
     plan: Option<Arc<BundlePlan>>,
     /// Demands of its groups for which the index has bits.
     masks: Vec<Mask>,
-    copies: BTreeMap<u32, CopyState>,
+    /// By copy; few, so they are searched.
+    copies: Vec<(u32, CopyState)>,
 }
 
 /// One copy of it.
@@ -115,6 +123,29 @@ pub(crate) struct Member {
     pub(crate) job_id: JobId,
     pub(crate) side: Side,
     pub(crate) slot: Slot,
+}
+
+// === impl Known ===
+
+impl Known {
+    fn copy(&self, replica: u32) -> Option<&CopyState> {
+        let at = self.copies.iter().position(|(known, _)| *known == replica)?;
+        Some(&self.copies[at].1)
+    }
+
+    fn copy_mut(&mut self, replica: u32) -> Option<&mut CopyState> {
+        let at = self.copies.iter().position(|(known, _)| *known == replica)?;
+        Some(&mut self.copies[at].1)
+    }
+
+    fn copy_or_new(&mut self, replica: u32) -> &mut CopyState {
+        let known = self.copies.iter().position(|(known, _)| *known == replica);
+        let at = known.unwrap_or_else(|| {
+            self.copies.push((replica, CopyState::default()));
+            self.copies.len() - 1
+        });
+        &mut self.copies[at].1
+    }
 }
 
 // === impl JobSides ===
@@ -165,8 +196,18 @@ impl Fleet {
     /// Opens or closes a tier for purchases (PROV-12). Unknown names change nothing.
     pub fn set_tier_gate(&mut self, pool: &PoolName, tier: &str, gate: TierGate) {
         if let Some((pool, tier)) = self.tier_index(pool, tier) {
+            if self.tiers[pool][tier].gate != gate {
+                self.revision += 1;
+            }
             self.tiers[pool][tier].gate = gate;
         }
+    }
+
+    /// Grows with everything that can change an answer of [`crate::place`], and with nothing that
+    /// cannot: an inventory that says what was known, a condition that stays as it is. Whoever got no
+    /// place gets none while this stands still, asked the same again.
+    pub const fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// Images of a template, for warmth; an empty list removes it (PREFETCH-06). A reference that
@@ -190,6 +231,7 @@ impl Fleet {
 
     /// Host ports of all configured node services (PORT-06).
     pub fn set_service_ports(&mut self, services: Vec<ServicePorts>) {
+        self.revision += 1;
         self.services = services;
         for slot in self.ids.values().copied().collect::<Vec<_>>() {
             self.claim_service_ports(slot);
@@ -252,6 +294,12 @@ impl Fleet {
     /// sense are made usable (PLACE-12).
     pub fn set_inventory(&mut self, node: &NodeId, inventory: Arc<NodeInventory>) {
         let slot = self.slot(node);
+        if let Source::Inventory(known) = &mut self.nodes[slot].source
+            && **known == *inventory
+        {
+            *known = inventory;
+            return;
+        }
         let same_images = self.nodes[slot]
             .inventory()
             .is_some_and(|before| before.held_images == inventory.held_images);
@@ -273,7 +321,7 @@ impl Fleet {
 
     /// Forgets what a node offered: it is invisible until its next inventory.
     pub fn clear_inventory(&mut self, node: &NodeId) {
-        if let Some(&slot) = self.ids.get(node) {
+        if let Some(&slot) = self.slots.get(node) {
             let entry = &mut self.nodes[slot];
             entry.source = Source::Unknown;
             entry.offer = Default::default();
@@ -286,27 +334,34 @@ impl Fleet {
     /// Takes what stands in the way of a node.
     pub fn set_condition(&mut self, node: &NodeId, condition: NodeCondition) {
         let slot = self.slot(node);
-        self.nodes[slot].condition = condition;
-        self.index.take(slot, &self.nodes);
+        if self.nodes[slot].condition != condition {
+            self.nodes[slot].condition = condition;
+            self.revision += 1;
+            self.index.take(slot, &self.nodes);
+        }
     }
 
     /// Changes what stands in the way of a node.
     pub fn update_condition(&mut self, node: &NodeId, change: impl FnOnce(&mut NodeCondition)) {
         let slot = self.slot(node);
-        change(&mut self.nodes[slot].condition);
-        self.index.take(slot, &self.nodes);
+        let mut condition = self.nodes[slot].condition;
+        change(&mut condition);
+        self.set_condition(node, condition);
     }
 
     /// Jobs that a node's inventory lists, with their tags (RESV-07); those bound to the node are
     /// passed over, now and later.
     pub fn set_foreign(&mut self, node: &NodeId, jobs: Vec<(JobId, JobRef)>) {
         let slot = self.slot(node);
-        self.nodes[slot].foreign = jobs;
+        if self.nodes[slot].foreign != jobs {
+            self.nodes[slot].foreign = jobs;
+            self.revision += 1;
+        }
     }
 
     /// Forgets a node. What is still bound to it stays bound, to a node that placement cannot see.
     pub fn remove_node(&mut self, node: &NodeId) {
-        let Some(&slot) = self.ids.get(node) else {
+        let Some(&slot) = self.slots.get(node) else {
             return;
         };
         let entry = &mut self.nodes[slot];
@@ -420,7 +475,7 @@ impl Fleet {
     }
 
     pub(crate) fn node(&self, node: &NodeId) -> Option<&Node> {
-        self.ids.get(node).map(|&slot| &self.nodes[slot])
+        self.slots.get(node).map(|&slot| &self.nodes[slot])
     }
 
     pub(crate) fn at(&self, slot: Slot) -> &Node {
@@ -450,7 +505,7 @@ impl Fleet {
     }
 
     fn slot(&mut self, node: &NodeId) -> Slot {
-        if let Some(&slot) = self.ids.get(node) {
+        if let Some(&slot) = self.slots.get(node) {
             return slot;
         }
         let slot = self.vacant.pop().unwrap_or_else(|| {
@@ -463,6 +518,7 @@ impl Fleet {
             ..Node::default()
         };
         self.ids.insert(node.clone(), slot);
+        self.slots.insert(node.clone(), slot);
         slot
     }
 
@@ -472,9 +528,10 @@ impl Fleet {
         let empty = node.facts.is_none()
             && node.bound.is_empty()
             && matches!(node.source, Source::Unknown)
-            && self.ids.get(&node.id) == Some(&slot);
+            && self.slots.get(&node.id) == Some(&slot);
         if empty {
             self.ids.remove(&node.id);
+            self.slots.remove(&node.id);
             self.nodes[slot] = Node::default();
             self.vacant.push(slot);
         }
@@ -522,6 +579,7 @@ impl Fleet {
             .is_some_and(|facts| facts.spare.is_some());
         node.consumed |= is_spare && !node.bound.is_empty() && bought;
         node.sum_up();
+        self.revision += 1;
         self.claim_service_ports(slot);
         self.index.take(slot, &self.nodes);
     }

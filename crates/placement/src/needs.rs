@@ -79,6 +79,12 @@ impl Needs {
         }
     }
 
+    /// Capacity and cores, when nothing else is needed.
+    pub(crate) fn plain(&self) -> Option<(f64, u64)> {
+        let rest = self.capabilities.is_empty() && self.ports.is_empty() && self.gpus.is_empty();
+        rest.then_some((self.capacity, self.cores))
+    }
+
     /// Adds the needs of another job of the group.
     pub fn add(&mut self, other: &Self) {
         self.capacity += other.capacity;

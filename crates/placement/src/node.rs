@@ -267,7 +267,10 @@ impl Node {
     pub(crate) fn derive(&self, skip: impl Fn(&Hold) -> bool) -> Reserved {
         let mut derived = Reserved::default();
         for bound in &self.bound {
-            if let Some(needs) = &bound.needs {
+            if let Some((capacity, cores)) = bound.plain {
+                derived.capacity += capacity;
+                derived.cores += cores;
+            } else if let Some(needs) = &bound.needs {
                 derived.add_bound(needs, bound.gpu_index, &self.offer.devices);
             }
         }

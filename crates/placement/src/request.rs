@@ -31,8 +31,9 @@ pub struct Request<'a> {
     pub(crate) job: usize,
     /// Its copy.
     pub(crate) replica_index: u32,
-    /// The runtime job, so that its own binding is no obstacle to itself.
-    pub(crate) job_id: JobId,
+    /// The runtime job, so that its own binding is no obstacle to itself; none: as the Manager makes
+    /// it.
+    pub(crate) job_id: Option<JobId>,
     /// Why it is placed.
     pub(crate) context: Context,
     /// Nodes excluded for this job alone (HEALTH-10).
@@ -57,7 +58,7 @@ impl<'a> Request<'a> {
             bundle,
             job,
             replica_index,
-            job_id: bundle.job_id(replica_index, job_name),
+            job_id: None,
             context: Context::Launch,
             excluded: None,
             pin: None,
@@ -68,7 +69,7 @@ impl<'a> Request<'a> {
     /// With that id of the runtime job.
     #[must_use]
     pub fn of_job(mut self, job_id: &JobId) -> Self {
-        self.job_id = job_id.clone();
+        self.job_id = Some(job_id.clone());
         self
     }
 

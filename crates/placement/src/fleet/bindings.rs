@@ -19,6 +19,7 @@ impl Fleet {
     /// Takes a bundle as it is now: its bound jobs count with its needs from here on (BUNDLE-11), and
     /// its groups hold room (INTRA-05). Members that were released stay so.
     pub fn set_bundle(&mut self, bundle: &Arc<Bundle>) {
+        self.revision += 1;
         let id = bundle.bundle_id.clone();
         let plan = Arc::new(BundlePlan::new(Arc::clone(bundle)));
         let known = self.bundles.entry(id.clone()).or_default();
@@ -29,8 +30,7 @@ impl Fleet {
                 if bound.job.bundle_id == id
                     && let Some(at) = plan.job_index(&bound.job.job_name)
                 {
-                    bound.needs = Some(Arc::clone(&plan.jobs()[at].needs));
-                    bound.exclusive = plan.jobs()[at].exclusive;
+                    bound.take_spec(&plan, at);
                 }
             }
             self.refresh(slot);
@@ -40,11 +40,12 @@ impl Fleet {
     /// Forgets a bundle. Bindings keep the needs they were made with (RESV-04); holds end.
     pub fn remove_bundle(&mut self, bundle_id: &BundleId) {
         if let Some(known) = self.bundles.get_mut(bundle_id) {
+            self.revision += 1;
             known.plan = None;
             for mask in std::mem::take(&mut known.masks) {
                 self.index.demands.release(mask);
             }
-            for copy in known.copies.values_mut() {
+            for (_, copy) in &mut known.copies {
                 copy.released.clear();
             }
             for slot in self.slots_of(bundle_id) {
@@ -58,13 +59,14 @@ impl Fleet {
     /// (INTRA-05). A job that is bound needs no hold, whatever is said here.
     pub fn set_released(&mut self, job: &JobRef, released: bool) {
         let known = self.bundles.entry(job.bundle_id.clone()).or_default();
-        let copy = known.copies.entry(job.replica_index).or_default();
+        let copy = known.copy_or_new(job.replica_index);
         let changed = if released {
             copy.released.insert(job.job_name.clone())
         } else {
             copy.released.remove(&job.job_name)
         };
         if changed {
+            self.revision += 1;
             for slot in self.group_slots(job) {
                 self.refresh(slot);
             }
@@ -84,40 +86,39 @@ impl Fleet {
     ) {
         self.unbind(job_id, side);
         let slot = self.slot(node);
+        let bought = self.is_bought(slot);
         let known = self.bundles.entry(job.bundle_id.clone()).or_default();
-        let spec = known.plan.as_ref().and_then(|plan| {
-            let at = plan.job_index(&job.job_name)?;
-            Some(plan.jobs()[at].clone())
+        known.copy_or_new(job.replica_index).members.push(Member {
+            name: job.job_name.clone(),
+            job_id: job_id.clone(),
+            side,
+            slot,
         });
-        known
-            .copies
-            .entry(job.replica_index)
-            .or_default()
-            .members
-            .push(Member {
-                name: job.job_name.clone(),
-                job_id: job_id.clone(),
-                side,
-                slot,
-            });
         *self.jobs.entry(job_id.clone()).or_default().side(side) = Some(slot);
         self.seq += 1;
-        let bought = self.is_bought(slot);
         let entry = &mut self.nodes[slot];
         entry.consumed |= bought
             && entry
                 .facts
                 .as_ref()
                 .is_some_and(|facts| facts.spare.is_some());
-        entry.bound.push(Bound {
+        let mut bound = Bound {
             job_id: job_id.clone(),
             job: job.clone(),
             side,
             gpu_index,
-            needs: spec.as_ref().map(|spec| Arc::clone(&spec.needs)),
-            exclusive: spec.is_some_and(|spec| spec.exclusive),
+            needs: None,
+            exclusive: false,
             seq: self.seq,
-        });
+            plain: None,
+            shares: false,
+        };
+        if let Some(plan) = &known.plan
+            && let Some(at) = plan.job_index(&job.job_name)
+        {
+            bound.take_spec(plan, at);
+        }
+        entry.bound.push(bound);
         self.refresh_with(slot, job);
     }
 
@@ -155,6 +156,7 @@ impl Fleet {
             .iter_mut()
             .find(|bound| bound.job_id == *job_id && bound.side == Side::MigrationTarget)?;
         bound.side = Side::Binding;
+        self.revision += 1;
         let job = bound.job.clone();
         if let Some(copy) = self.copy_mut(&job) {
             for member in &mut copy.members {
@@ -217,14 +219,13 @@ impl Fleet {
     }
 
     pub(crate) fn copy_state(&self, bundle_id: &BundleId, replica: u32) -> Option<&CopyState> {
-        self.bundles.get(bundle_id)?.copies.get(&replica)
+        self.bundles.get(bundle_id)?.copy(replica)
     }
 
     fn copy_mut(&mut self, job: &JobRef) -> Option<&mut CopyState> {
         self.bundles
             .get_mut(&job.bundle_id)?
-            .copies
-            .get_mut(&job.replica_index)
+            .copy_mut(job.replica_index)
     }
 
     /// True for a machine that was bought: it stands in an elastic tier.
@@ -241,8 +242,8 @@ impl Fleet {
             .map_or_else(BTreeSet::new, |known| {
                 known
                     .copies
-                    .values()
-                    .flat_map(|copy| copy.members.iter().map(|member| member.slot))
+                    .iter()
+                    .flat_map(|(_, copy)| copy.members.iter().map(|member| member.slot))
                     .collect()
             })
     }
@@ -262,6 +263,15 @@ impl Fleet {
 
     /// After a binding on `slot` came or went.
     fn refresh_with(&mut self, slot: Slot, job: &JobRef) {
+        let is_shared = self.plan(&job.bundle_id).is_some_and(|plan| {
+            let group = plan.group_index(&job.job_name);
+            group.is_some_and(|group| plan.groups()[group].is_shared())
+        });
+        if !is_shared {
+            // No room is held for anybody on its account.
+            self.refresh(slot);
+            return;
+        }
         let mut slots = self.group_slots(job);
         slots.insert(slot);
         for slot in slots {
@@ -275,6 +285,7 @@ impl Fleet {
         let node = &mut self.nodes[slot];
         node.holds = holds;
         node.sum_up();
+        self.revision += 1;
         self.index.take(slot, &self.nodes);
     }
 
@@ -283,7 +294,7 @@ impl Fleet {
     pub(super) fn holds_on(&self, slot: Slot) -> Vec<Hold> {
         let mut holds = Vec::new();
         let mut seen: BTreeSet<(&BundleId, u32, usize)> = BTreeSet::new();
-        for bound in &self.nodes[slot].bound {
+        for bound in self.nodes[slot].bound.iter().filter(|it| it.shares) {
             let (id, replica) = (&bound.job.bundle_id, bound.job.replica_index);
             let Some(plan) = self.plan(id) else { continue };
             let Some(group) = plan.group_index(&bound.job.job_name) else {
@@ -316,7 +327,7 @@ impl Fleet {
         if let Some(known) = self.bundles.get_mut(bundle_id) {
             known
                 .copies
-                .retain(|_, copy| !copy.members.is_empty() || !copy.released.is_empty());
+                .retain(|(_, copy)| !copy.members.is_empty() || !copy.released.is_empty());
             if known.plan.is_none() && known.copies.is_empty() {
                 self.bundles.remove(bundle_id);
             }

@@ -64,6 +64,27 @@ impl Fleet {
                     slot,
                 });
             }
+            compare(
+                format!("slot of {id}"),
+                format!("{:?}", self.slots.get(id)),
+                format!("{:?}", Some(slot)),
+            );
+            for bound in &node.bound {
+                let plan = self.plan(&bound.job.bundle_id);
+                let group = plan.and_then(|plan| plan.group_index(&bound.job.job_name));
+                if let (Some(plan), Some(group)) = (plan, group) {
+                    compare(
+                        format!("group of {}", bound.job_id),
+                        bound.shares.to_string(),
+                        plan.groups()[group].is_shared().to_string(),
+                    );
+                }
+                compare(
+                    format!("needs of {}", bound.job_id),
+                    format!("{:?}", bound.plain),
+                    format!("{:?}", bound.needs.as_ref().and_then(|needs| needs.plain())),
+                );
+            }
             let holds = self.holds_on(slot);
             compare(
                 format!("holds on {id}"),
@@ -80,14 +101,14 @@ impl Fleet {
         }
         compare(
             "bindings by job".to_owned(),
-            format!("{:?}", self.jobs),
+            format!("{:?}", self.jobs.iter().collect::<BTreeMap<_, _>>()),
             format!("{jobs:?}"),
         );
         let kept: BTreeMap<(BundleId, u32), BTreeSet<Member>> = self
             .bundles
             .iter()
             .flat_map(|(id, known)| {
-                known.copies.iter().map(move |(&replica, copy)| {
+                known.copies.iter().map(move |&(replica, ref copy)| {
                     (
                         (id.clone(), replica),
                         copy.members.iter().cloned().collect(),

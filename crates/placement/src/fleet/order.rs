@@ -39,6 +39,7 @@ impl Fleet {
 
     /// Replaces the images of a template; none removes it.
     pub(super) fn put_template(&mut self, template: TemplateName, images: Vec<String>) {
+        self.revision += 1;
         let before = if images.is_empty() {
             self.images.remove(&template)
         } else {

@@ -346,10 +346,32 @@ impl Stage {
         }
     }
 
+    /// What some questions are answered now.
+    fn answers(&self, bundles: &[Arc<Bundle>], seed: u64) -> Vec<Decision> {
+        let mut dice = Dice(seed);
+        let questions = (0..2).map(|_| {
+            let bundle = dice.pick(bundles);
+            let name = dice.pick(&bundle.jobs).job_name;
+            let request = Request::new(&bundle, 0, &name).unwrap();
+            (place(&self.fleet, &request), place_by_scan(&self.fleet, &request))
+        });
+        questions
+            .map(|(decision, scanned)| {
+                assert_eq!(decision, scanned);
+                decision
+            })
+            .collect()
+    }
+
     fn run(mut self, steps: &[u64], questions: usize) -> usize {
         for &step in steps {
             let mut dice = Dice(step);
+            let bundles = self.bundles.clone();
+            let before = (self.fleet.revision(), self.answers(&bundles, step));
             self.change(&mut dice);
+            if before.0 == self.fleet.revision() {
+                assert_eq!(before.1, self.answers(&bundles, step), "changed in secret");
+            }
             for _ in 0..questions {
                 self.ask(&mut dice, false);
             }
