@@ -82,6 +82,13 @@ impl Policy {
         for (job_id, job) in &self.jobs {
             let stands = self.standing(job) == Standing::Pending;
             count += usize::from(stands);
+            let class = job.pending.as_ref().map(|entry| &entry.class);
+            if class.is_some_and(|class| *class != self.class_of(job)) {
+                found.push(Violation {
+                    invariant: "pending_is_what_stands_pending",
+                    detail: format!("job {job_id} is filed under an old class"),
+                });
+            }
             if stands != job.pending.is_some() {
                 found.push(Violation {
                     invariant: "pending_is_what_stands_pending",

@@ -211,12 +211,14 @@ impl Policy {
             let timer = Timer::JobExclusion(job_id.clone(), node_id.clone());
             self.timers.set(timer, Due::Mono(until));
         }
+        self.reclass(job_id);
     }
 
     pub(crate) fn end_job_exclusion(&mut self, job_id: &JobId, node_id: &NodeId) {
         if let Some(job) = self.jobs.get_mut(job_id)
             && job.excluded.remove(node_id).is_some()
         {
+            self.reclass(job_id);
             self.pending.wake();
         }
     }

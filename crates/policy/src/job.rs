@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
 use crate::event::CallId;
-use crate::pending::PendingKey;
+use crate::pending::Entry;
 
 /// One job.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct JobRecord {
     /// Strays that were told to stop, and when (BIND-08).
     pub(crate) strays: BTreeMap<(Role, NodeId), Mono>,
     /// Its entry among the pending jobs.
-    pub(crate) pending: Option<PendingKey>,
+    pub(crate) pending: Option<Entry>,
 }
 
 /// Where a job belongs, from the decision on (BIND-01, BIND-02).

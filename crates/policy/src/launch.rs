@@ -16,6 +16,7 @@ use crate::effect::{
 use crate::event::CallFailure;
 use crate::history;
 use crate::job::{Binding, BindingState, Cause, Wait};
+use crate::pending::Tried;
 use crate::policy::Policy;
 use crate::provision::{Asked, Wanted};
 use crate::settings::{CALL_RETRY, MIN_PLACEMENT_INTERVAL};
@@ -25,20 +26,20 @@ use crate::timer::{Due, Timer};
 
 impl Policy {
     /// Tries a pending job once.
-    pub(crate) fn place(&mut self, job_id: &JobId, out: &mut Effects) {
+    pub(crate) fn place(&mut self, job_id: &JobId, out: &mut Effects) -> Tried {
         let Some(job) = self.jobs.get_mut(job_id) else {
-            return;
+            return Tried::Held;
         };
-        if job.pending.is_none() {
-            return;
-        }
+        let Some(entry) = job.pending.clone() else {
+            return Tried::Held;
+        };
         // The gate holds launches, whatever announces them (LAUNCH-03, LAUNCH-04).
         if let (Cause::Launch, Some(until)) = (job.cause, job.gate)
             && until > self.now.mono
         {
             let timer = Timer::LaunchGate(job_id.clone());
             self.timers.set(timer, Due::Mono(until));
-            return;
+            return Tried::Held;
         }
         job.gate = None;
         self.pending.note_tried(job_id);
@@ -46,10 +47,11 @@ impl Policy {
             let message =
                 format!("job {job_id:?} cannot be placed: no placementPools are configured");
             self.report(ErrorInfo::new("noPlacementPools", message).job(job_id), out);
-            return;
+            self.pending.note_told(&entry);
+            return Tried::Failed;
         }
         let Some((info, decision)) = self.decide(job_id) else {
-            return;
+            return Tried::Held;
         };
         self.counters.placements_attempted += 1;
         if !matches!(decision, Decision::Failure { .. })
@@ -59,7 +61,11 @@ impl Policy {
         }
         out.callback(Callback::OnPlacementDecision(Box::new(info.clone())));
         match decision {
-            Decision::Failure { .. } => self.tell_failure(info, out),
+            Decision::Failure { .. } => {
+                self.tell_failure(info, out);
+                self.pending.note_told(&entry);
+                return Tried::Failed;
+            }
             Decision::Place {
                 node,
                 gpu_index,
@@ -85,10 +91,12 @@ impl Policy {
                 ..
             } => {
                 self.tell_degraded(&info, degraded, out);
-                let Some(node_id) = info.node_id else { return };
+                let Some(node_id) = info.node_id else {
+                    return Tried::Held;
+                };
                 let known = self.settings.pool(pool.as_str());
                 let Some(known) = known.and_then(|pool| pool.tier(tier.as_str())).cloned() else {
-                    return;
+                    return Tried::Held;
                 };
                 let tags = self.tags_for(job_id, &pool, &known);
                 let asked = Asked {
@@ -103,6 +111,7 @@ impl Policy {
                 self.send_create(&node_id, &known, &shape, &region, out);
             }
         }
+        Tried::Placed
     }
 
     /// Runs the engine for a job in its context. Gives the id to a node that is to be bought.

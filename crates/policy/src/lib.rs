@@ -13,6 +13,7 @@ mod bundle;
 mod calls;
 mod ceiling;
 pub mod check;
+mod class;
 pub mod drain;
 pub mod effect;
 pub mod event;

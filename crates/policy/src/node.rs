@@ -363,7 +363,7 @@ impl Policy {
         self.take_inventory(node_id, inventory);
         self.inventory_ends_exclusion(node_id);
         self.services.look_at(node_id);
-        self.pending.wake();
+        self.pending.wake_for(node_id);
     }
 
     /// Takes a node's picture into mirror and fleet. A node that is not in the mirror gets no entry.

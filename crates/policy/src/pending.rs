@@ -3,13 +3,17 @@
 //! A job is looked at again whenever something about it changes ([`Policy::refresh`]); it is tried
 //! when it has just become placeable, and with all other pending ones when something happened that
 //! may have made room (PEND-02). Nothing is tried by polling, and an input after which nothing is
-//! pending costs nothing (PEND-07).
+//! pending costs nothing (PEND-07). A pass over many jobs of few kinds costs a try for each kind and
+//! each placement, not for each job (PEND-08).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
+use greenroom_placement::{Decision, Request, place};
 use greenroom_types::job::JobState;
-use greenroom_types::{BundleId, JobId, Wall};
+use greenroom_types::{BundleId, JobId, NodeId, Wall};
 
+use crate::class::Class;
 use crate::effect::Effects;
 use crate::job::{Cause, JobRecord, Standing, Wait};
 use crate::policy::Policy;
@@ -25,16 +29,39 @@ pub(crate) struct PendingKey {
     job_id: JobId,
 }
 
+/// A job's entry among the pending ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: PendingKey,
+    pub(crate) class: Class,
+}
+
 /// The jobs to be placed, and which of them this input tries.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    all: BTreeSet<PendingKey>,
+    all: BTreeMap<PendingKey, Class>,
+    by_class: BTreeMap<Class, BTreeSet<PendingKey>>,
+    /// Jobs that were not told yet that there is no place for them.
+    untold: BTreeSet<PendingKey>,
     /// To be tried at the end of this input.
     now: BTreeSet<JobId>,
     /// Something may have made room: try them all (PEND-03).
     everything: bool,
+    /// Something may have made room on these nodes, and nowhere else.
+    nodes: BTreeSet<NodeId>,
     /// Already tried within this input.
     tried: BTreeSet<JobId>,
+}
+
+/// What came of one try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// It has a place.
+    Placed,
+    /// There is none.
+    Failed,
+    /// It was not tried: something else holds it.
+    Held,
 }
 
 // === impl Pending ===
@@ -45,9 +72,14 @@ impl Pending {
         self.everything = true;
     }
 
-    /// True when all pending jobs are to be tried at the end of this input.
-    pub(crate) const fn is_woken(&self) -> bool {
-        self.everything
+    /// Something about one node changed, and nothing else did.
+    pub(crate) fn wake_for(&mut self, node_id: &NodeId) {
+        self.nodes.insert(node_id.clone());
+    }
+
+    /// True when there may be room, at the end of this input, that was not there before.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.everything || !self.nodes.is_empty()
     }
 
     /// Tries this job at the end of the input, if it is pending then.
@@ -60,18 +92,56 @@ impl Pending {
         self.tried.insert(job_id.clone());
     }
 
-    pub(crate) fn remove(&mut self, key: &PendingKey) {
-        self.all.remove(key);
+    /// The job was told that there is no place for it.
+    pub(crate) fn note_told(&mut self, entry: &Entry) {
+        self.untold.remove(&entry.key);
+    }
+
+    /// Takes a job in. A new question makes it one that was told nothing.
+    fn insert(&mut self, entry: &Entry, told: bool) {
+        let Entry { key, class } = entry.clone();
+        self.all.insert(key.clone(), class.clone());
+        if !told {
+            self.untold.insert(key.clone());
+        }
+        self.by_class.entry(class).or_default().insert(key);
+    }
+
+    /// True if the job had been told.
+    pub(crate) fn remove(&mut self, entry: &Entry) -> bool {
+        self.all.remove(&entry.key);
+        if let Some(keys) = self.by_class.get_mut(&entry.class) {
+            keys.remove(&entry.key);
+            if keys.is_empty() {
+                self.by_class.remove(&entry.class);
+            }
+        }
+        !self.untold.remove(&entry.key)
     }
 
     /// All pending jobs in the order in which they are tried.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &JobId> {
-        self.all.iter().map(|key| &key.job_id)
+        self.all.keys().map(|key| &key.job_id)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
+
+    /// The first job of a class behind that place in line.
+    fn next_of(&self, class: &Class, behind: Option<&PendingKey>) -> Option<PendingKey> {
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = self.by_class.get(class)?;
+        keys.range((from, Bound::Unbounded)).next().cloned()
+    }
+}
+
+/// One pass: the next job of each class that may have a place, and jobs to be tried in any case.
+struct Pass {
+    heads: BTreeMap<PendingKey, Class>,
+    besides: BTreeSet<PendingKey>,
+    /// Classes for which there is no place as things stand.
+    failed: BTreeSet<Class>,
 }
 
 // === impl Policy ===
@@ -133,8 +203,11 @@ impl Policy {
             return;
         };
         let standing = self.standing(job);
-        let old_key = job.pending.clone();
-        let new_key = (standing == Standing::Pending).then(|| self.pending_key(job));
+        let old = job.pending.clone();
+        let new = (standing == Standing::Pending).then(|| Entry {
+            key: self.pending_key(job),
+            class: self.class_of(job),
+        });
 
         let scheduled = Timer::ScheduledStart(job_id.clone());
         match standing {
@@ -153,17 +226,36 @@ impl Policy {
         if standing != Standing::Pending {
             self.timers.stop(&Timer::LaunchGate(job_id.clone()));
         }
-        if old_key != new_key {
-            if let Some(key) = old_key {
-                self.pending.all.remove(&key);
-            } else {
-                self.pending.try_now(job_id);
-            }
-            if let Some(key) = &new_key {
-                self.pending.all.insert(key.clone());
-            }
-            if let Some(job) = self.jobs.get_mut(job_id) {
-                job.pending = new_key;
+        if old != new {
+            self.file(job_id, old, new);
+        }
+    }
+
+    /// Puts a job among the pending ones, takes it out, or moves it to where it belongs now.
+    fn file(&mut self, job_id: &JobId, old: Option<Entry>, new: Option<Entry>) {
+        let told = old.as_ref().is_some_and(|entry| self.pending.remove(entry));
+        if let Some(new) = &new {
+            let same = old.as_ref().is_some_and(|old| old.class == new.class);
+            self.pending.insert(new, told && same);
+        }
+        if old.is_none() {
+            self.pending.try_now(job_id);
+        }
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.pending = new;
+        }
+    }
+
+    /// What is excluded for a job alone changed, and with it perhaps its class.
+    pub(crate) fn reclass(&mut self, job_id: &JobId) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        if let Some(old) = job.pending.clone() {
+            let class = self.class_of(job);
+            if class != old.class {
+                let key = old.key.clone();
+                self.file(job_id, Some(old), Some(Entry { key, class }));
             }
         }
     }
@@ -253,25 +345,106 @@ impl Policy {
     /// The pass at the end of an input.
     pub(crate) fn run_pending(&mut self, out: &mut Effects) {
         let everything = std::mem::take(&mut self.pending.everything);
+        let nodes = std::mem::take(&mut self.pending.nodes);
         let now = std::mem::take(&mut self.pending.now);
-        if (everything || !now.is_empty()) && !self.pending.all.is_empty() {
-            let keys: Vec<PendingKey> = self
-                .pending
-                .all
+        if !self.pending.all.is_empty() {
+            let mut besides: BTreeSet<PendingKey> = now
                 .iter()
-                .filter(|key| everything || now.contains(&key.job_id))
-                .filter(|key| !self.pending.tried.contains(&key.job_id))
-                .cloned()
+                .filter_map(|job_id| self.jobs.get(job_id)?.pending.as_ref())
+                .map(|entry| entry.key.clone())
                 .collect();
-            for key in keys {
-                // A verdict within the pass may have taken others out of it.
-                if self.pending.all.contains(&key) {
-                    self.place(&key.job_id, out);
+            let (mut heads, mut failed) = (BTreeMap::new(), BTreeSet::new());
+            if everything || !nodes.is_empty() {
+                besides.extend(self.pending.untold.iter().cloned());
+                for (class, keys) in &self.pending.by_class {
+                    let Some(first) = keys.first() else { continue };
+                    if everything || self.may_fit_on(&first.job_id, &nodes) {
+                        heads.insert(first.clone(), class.clone());
+                    } else {
+                        failed.insert(class.clone());
+                    }
                 }
             }
+            let pass = Pass {
+                heads,
+                besides,
+                failed,
+            };
+            self.try_in_order(pass, out);
         }
         self.pending.tried.clear();
         self.pending.now.clear();
+        self.pending.nodes.clear();
         self.pending.everything = false;
+    }
+
+    /// Whether one of these nodes would do for a job. Where there was no place, and nothing but these
+    /// nodes has changed, there is none now unless one of them will do.
+    fn may_fit_on(&self, job_id: &JobId, nodes: &BTreeSet<NodeId>) -> bool {
+        let excluded = self.excluded_for(job_id);
+        let spot = self.jobs.get(job_id).and_then(|job| job.spot.as_ref());
+        let Some((spot, bundle)) =
+            spot.and_then(|spot| Some((spot, self.bundle(&spot.bundle_id)?)))
+        else {
+            return false;
+        };
+        let request = Request::new(&bundle, spot.replica_index, &spot.job_name);
+        let Some(request) = request.map(|request| {
+            request
+                .of_job(job_id)
+                .in_context(self.context_of(job_id, &bundle))
+                .without(&excluded)
+        }) else {
+            return false;
+        };
+        nodes.iter().any(|node_id| {
+            let decision = place(&self.fleet, &request.clone().pinned_to(node_id));
+            !matches!(decision, Decision::Failure { .. })
+        })
+    }
+
+    /// Tries jobs in their order (PEND-04). Once a job of a class finds no place, the rest of it is
+    /// passed over until something is placed, which alone can change the answer within a pass: a
+    /// bought node has room left, a spare that is taken is reserved no more.
+    fn try_in_order(&mut self, mut pass: Pass, out: &mut Effects) {
+        loop {
+            let (head, besides) = (pass.heads.keys().next(), pass.besides.first());
+            let Some(key) = head.into_iter().chain(besides).min().cloned() else {
+                return;
+            };
+            let class = pass.heads.remove(&key);
+            pass.besides.remove(&key);
+            // A verdict within the pass may have taken it out.
+            let Some(class) = class.or_else(|| self.pending.all.get(&key).cloned()) else {
+                continue;
+            };
+            let there = self.pending.all.contains_key(&key);
+            let tried = if there && !self.pending.tried.contains(&key.job_id) {
+                self.place(&key.job_id, out)
+            } else {
+                Tried::Held
+            };
+            match tried {
+                Tried::Failed => {
+                    pass.failed.insert(class);
+                    continue;
+                }
+                Tried::Placed => {
+                    for class in std::mem::take(&mut pass.failed) {
+                        self.go_on(&mut pass, class, &key);
+                    }
+                }
+                Tried::Held => {}
+            }
+            if !pass.failed.contains(&class) {
+                self.go_on(&mut pass, class, &key);
+            }
+        }
+    }
+
+    fn go_on(&self, pass: &mut Pass, class: Class, behind: &PendingKey) {
+        if let Some(next) = self.pending.next_of(&class, Some(behind)) {
+            pass.heads.insert(next, class);
+        }
     }
 }

@@ -251,8 +251,8 @@ impl Policy {
             self.timers
                 .stop(&Timer::JobExclusion(job_id.clone(), node_id));
         }
-        if let Some(key) = job.pending {
-            self.pending.remove(&key);
+        if let Some(entry) = job.pending {
+            self.pending.remove(&entry);
         }
         let Some(spot) = job.spot else { return };
         // A job that is deleted wants its room no more (INTRA-05).

@@ -17,6 +17,7 @@ mod migration_rules;
 mod node_life;
 mod node_loss;
 mod node_service;
+mod pending;
 mod placement;
 mod prefetch;
 mod provision;
