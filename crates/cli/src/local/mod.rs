@@ -14,7 +14,7 @@ use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::NodeState;
 use greenroom_sdk::{Client, EventSettings, StreamItem};
 
-pub(crate) use worker::LocalWorker;
+pub(crate) use worker::{LocalWorker, WORKERS_MAX};
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -150,7 +150,7 @@ fn cannot_serve(listen: SocketAddr, error: &std::io::Error) -> Failure {
 // === impl System ===
 
 impl System {
-    /// Starts everything and resolves when all workers are nodes. When `stop` resolves before, or
+    /// Starts everything and resolves when all is in service. When `stop` resolves before, or
     /// something fails, what was started is ended again.
     pub(crate) async fn start(
         plan: Plan,
@@ -186,7 +186,9 @@ impl System {
 
     /// Workers first: jobs that are there already are then placed with the whole fleet in view.
     async fn populate(&mut self, address: &str, listener: TcpListener) -> Outcome {
-        for number in 1..=self.plan.workers {
+        let numbers = worker::numbers(&self.plan);
+        worker::end_earlier(&self.plan, &numbers).await;
+        for number in numbers {
             let worker = worker::spawn(&self.plan, &self.url, &self.client, number).await?;
             self.workers.push(worker);
         }
@@ -209,7 +211,8 @@ impl System {
         }
         let settings = self.plan.settings.clone().unwrap_or_else(default_settings);
         self.control = Some(Control::start(settings, address, listener)?);
-        Ok(())
+        // Whoever is told that everything is up may ask at once.
+        self.auto().await.map(drop)
     }
 
     pub(crate) const fn manager_address(&self) -> SocketAddr {

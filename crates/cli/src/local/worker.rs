@@ -21,6 +21,8 @@ use crate::verbs::worker::Runtime;
 const CREDENTIAL: &str = "credential.json";
 /// A worker says that it can be dialled within this.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Most workers of one installation.
+pub(crate) const WORKERS_MAX: u32 = 64;
 /// How often it is looked whether a worker that is no child of ours has ended.
 const LOOK: Duration = Duration::from_millis(200);
 /// A worker ends within this once told to: its jobs have 10 s of grace.
@@ -47,15 +49,12 @@ pub(crate) async fn spawn(
     number: u32,
 ) -> Result<LocalWorker, Failure> {
     let name = format!("worker-{number}");
-    let state_dir = plan.data.join(&name);
     let failed = |what: &str, error: std::io::Error| {
         Failure::failed(format!("{name}: cannot {what}: {error}"))
     };
-    std::fs::create_dir_all(&state_dir).map_err(|error| failed("make its folder", error))?;
-    let state_dir = state_dir
-        .canonicalize()
-        .map_err(|error| failed("find its folder", error))?;
-    replace_earlier(&state_dir, &name).await;
+    std::fs::create_dir_all(plan.data.join(&name))
+        .map_err(|error| failed("make its folder", error))?;
+    let state_dir = folder(plan, number).map_err(|error| failed("find its folder", error))?;
     let token_file = state_dir.join("token");
     let slots = client.list_cluster_nodes().await?;
     let slot = slots.iter().find(|slot| slot.node_name == name);
@@ -128,25 +127,57 @@ pub(crate) async fn spawn(
     })
 }
 
-/// Ends a worker that outlived an earlier `up`. Its jobs run on, and the one that is started now
-/// takes them over.
-async fn replace_earlier(state_dir: &Path, name: &str) {
-    let Some(pid) = processes::worker_on(state_dir) else {
-        return;
-    };
-    say(&format!(
-        "{name} still runs from before: a new one takes its place and its jobs"
-    ));
-    processes::hang_up(pid);
+/// Numbers of the workers to start: as many as are wanted, and those further ones of an earlier start
+/// whose jobs still run. Without its worker a job would run on unseen beside the one that is started
+/// in its place.
+pub(crate) fn numbers(plan: &Plan) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (1..=plan.workers).collect();
+    let further = (plan.workers + 1..=WORKERS_MAX).filter(|number| {
+        folder(plan, *number).is_ok_and(|state_dir| {
+            let mut instances = std::fs::read_dir(state_dir.join("instances"));
+            instances.as_mut().is_ok_and(|it| it.next().is_some())
+                || !processes::of_worker(&state_dir).is_empty()
+        })
+    });
+    for number in further {
+        say(&format!(
+            "worker-{number} has jobs from before and is started as well"
+        ));
+        numbers.push(number);
+    }
+    numbers
+}
+
+/// Ends workers that outlived an earlier `up`. Their jobs run on, and the workers that are started
+/// now take them over.
+pub(crate) async fn end_earlier(plan: &Plan, numbers: &[u32]) {
+    let mut pids = Vec::new();
+    for number in numbers {
+        let Ok(state_dir) = folder(plan, *number) else {
+            continue;
+        };
+        if let Some(pid) = processes::worker_on(&state_dir) {
+            say(&format!(
+                "worker-{number} still runs from before: a new one takes its place and its jobs"
+            ));
+            processes::hang_up(pid);
+            pids.push(pid);
+        }
+    }
     let gone = async {
         let mut look = tokio::time::interval(LOOK);
-        while processes::is_alive(pid) {
+        while pids.iter().any(|pid| processes::is_alive(*pid)) {
             look.tick().await;
         }
     };
     if tokio::time::timeout(END_LIMIT, gone).await.is_err() {
-        processes::kill(pid);
+        pids.iter().for_each(|pid| processes::kill(*pid));
     }
+}
+
+/// A worker's folder, which must exist, without links in its name.
+fn folder(plan: &Plan, number: u32) -> std::io::Result<PathBuf> {
+    plan.data.join(format!("worker-{number}")).canonicalize()
 }
 
 /// Makes a slot; one of that name that is just being removed is waited for.

@@ -29,7 +29,7 @@ pub(crate) struct Control {
     control: String,
 }
 
-/// Run the control plane against a Manager.
+/// Run the control plane, which decides where jobs run, against a Manager.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Its settings, YAML or JSON.
@@ -104,6 +104,7 @@ fn refusal(code: &str, message: &str) -> Failure {
         "unknownNode" => "nodes",
         "unknownJob" => "jobs",
         "unknownBundle" => "bundles",
+        _ if message.contains(code) => return Failure::failed(message),
         _ => return Failure::failed(format!("{message} ({code})")),
     };
     // Behind the semicolon the message names calls of the programming interface.

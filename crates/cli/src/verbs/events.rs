@@ -8,6 +8,7 @@ use greenroom_sdk::{EventSettings, StreamItem};
 use super::connect::Manager;
 use super::get::history_line;
 use crate::failure::{Failure, Outcome};
+use crate::output::say;
 
 /// Tell what happens. Without --follow: the state as it stands, as events.
 #[derive(Debug, Args)]
@@ -32,6 +33,7 @@ impl Events {
             }
             return Ok(());
         }
+        say("following what happens from now on; Ctrl-C ends it");
         loop {
             match events.next().await {
                 Some(StreamItem::Event(Stamped {

@@ -12,7 +12,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
 use crate::signals::Signals;
 
-/// Run a Manager.
+/// Run a Manager, which keeps the record of bundles, jobs and nodes, and speaks with workers.
 #[derive(Debug, Args)]
 pub(crate) struct Manager {
     /// Folder of its store.

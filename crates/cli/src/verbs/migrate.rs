@@ -1,6 +1,7 @@
 //! `greenroom migrate` and `abort-migration`: a running job changes its node.
 
 use clap::{Args, ValueEnum};
+use greenroom_console::client::ClientError;
 use greenroom_policy::migration::{MigrateOptions, MigrationPhase, Strategy};
 use greenroom_policy::{ApiAnswer, ApiCall, Callback};
 use greenroom_sdk::types::{JobId, MigrationId, NodeId};
@@ -86,11 +87,22 @@ impl Migrate {
             job_id: self.job.clone(),
             options: MigrateOptions {
                 strategy: self.strategy.into(),
-                target_node_id: self.to,
+                target_node_id: self.to.clone(),
                 override_reservation: self.override_reservation,
             },
         };
-        let answer = client.call(&call).await.map_err(|error| lost(&error))?;
+        let answer = client.call(&call).await.map_err(|error| match &error {
+            ClientError::Refused { code, .. } if code == "noCapacityInAnyPool" => {
+                let target = match &self.to {
+                    Some(node_id) => format!("node {node_id}"),
+                    None => "no other node".to_owned(),
+                };
+                let can = if self.to.is_some() { "cannot" } else { "can" };
+                Failure::failed(format!("{target} {can} take job {} now", self.job))
+                    .hint("`greenroom get nodes` lists the nodes and their room")
+            }
+            _ => lost(&error),
+        })?;
         let ApiAnswer::Migration(migration_id) = answer else {
             return Err(Failure::failed("the control plane gave no migration"));
         };
@@ -157,9 +169,10 @@ impl AbortMigration {
         };
         let client = self.control.client();
         client.call(&call).await.map_err(|error| lost(&error))?;
-        let told = serde_json::json!({"migrationId": self.migration, "action": "aborted"});
+        // One that is unknown or over is no error: then there is nothing to take back.
+        let told = serde_json::json!({"migrationId": self.migration, "underWay": false});
         Output { json: self.json }.either(&told, || {
-            format!("migration {} is taken back", self.migration)
+            format!("migration {} is not under way any more", self.migration)
         })
     }
 }

@@ -9,7 +9,7 @@ use greenroom_manager::StatusLog;
 use super::demo::{self, Demo};
 use super::worker::Runtime;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::local::{Plan, System};
+use crate::local::{Plan, System, WORKERS_MAX};
 use crate::output::{Output, say};
 use crate::signals::{Hangup, Signals};
 
@@ -17,7 +17,7 @@ use crate::signals::{Hangup, Signals};
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// Number of workers.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     workers: u32,
     /// Folder of all data.
     #[arg(long, default_value = "greenroom-data", value_name = "DIR")]

@@ -1,0 +1,170 @@
+//! The control plane as a program of its own, and its settings.
+
+use rustix::process::Signal;
+
+use crate::harness::{Daemon, Up, greenroom, run, sleeping, temp};
+
+const FAULTY: &str = "\
+url: 127.0.0.1:1
+maxRestartPerHour: 3
+placementPools:
+  - name: live
+    tiers:
+      - {name: own, kind: local-servers, scaleOut: fixed}
+      - name: own
+        kind: aws
+        scaleOut: elastic
+        candidateInstanceTypes: [{instanceType: c.large, totalCapacity: 4, totalCores: 4}]
+hotSpares:
+  - {pool: lvie, targetCount: 0, spec: {instanceType: c.large}}
+nodeServices:
+  - serviceId: probe
+    pools: [live]
+    lifecycle: lazy
+    jobSpec: {jobName: probe}
+";
+
+// spec: HARD-113, CONF-01
+#[test]
+fn all_faults_of_the_settings_are_told_at_their_places() {
+    let folder = temp();
+    let file = folder.path().join("settings.yaml");
+    std::fs::write(&file, FAULTY).unwrap();
+    let name = file.to_str().unwrap();
+    let ran = run(&["control", "-c", name, "--listen", "127.0.0.1:0"]);
+    let ran = ran.refused(2, &["greenroom: "]);
+    let text = ran.stderr.trim_start_matches("greenroom: ");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let mut at = |place: &str, code: &str| {
+        let wanted = format!("{name}:{place}: ");
+        let found = lines
+            .iter()
+            .position(|line| line.starts_with(&wanted) && line.ends_with(&format!("({code})")));
+        match found {
+            Some(found) => drop(lines.remove(found)),
+            None => panic!("no {code} at {place} in {text}"),
+        }
+    };
+    at("2:1: maxRestartPerHour", "unknownKey");
+    at("7:9: placementPools[0].tiers[1].name", "duplicateTier");
+    at("12:6: hotSpares[0].pool", "unknownHotSparePool");
+    at("13:1: nodeServices", "experimentalNotEnabled");
+    at("16:5: nodeServices[0].lifecycle", "unsupportedLifecycle");
+    assert!(lines.is_empty(), "{lines:?}");
+    let up = Up::command(folder.path(), &["--settings", name]);
+    let mut args: Vec<_> = up.get_args().collect();
+    args.dedup();
+    let ran = crate::harness::finish(greenroom().args(args));
+    ran.refused(2, &["duplicateTier", "unknownHotSparePool"]);
+    assert!(!folder.path().join("data").exists());
+}
+
+#[test]
+fn settings_that_are_none_are_refused() {
+    let folder = temp();
+    let file = folder.path().join("settings.yaml");
+    let name = file.to_str().unwrap();
+    let cases: [(&[u8], &str); 7] = [
+        (b"", "holds 0"),
+        (b"- 1\n", "keys with values"),
+        (b"hello\n", "keys with values"),
+        (b"url: 127.0.0.1:1\n---\nurl: 127.0.0.1:1\n", "holds 2"),
+        (b"url: [\n", "settings.yaml:"),
+        (b"pendingWindow: 60\n", "url"),
+        (b"url: \xff\n", "settings.yaml:1:6: it is not UTF-8"),
+    ];
+    for (text, words) in cases {
+        std::fs::write(&file, text).unwrap();
+        run(&["control", "-c", name]).refused(2, &[words]);
+    }
+    run(&["control", "-c", "nowhere.yaml"]).refused(2, &["nowhere.yaml: cannot be read"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_of_its_own_places_jobs() {
+    let folder = temp();
+    let mut manager = greenroom();
+    manager.args(["manager", "--json", "--listen", "127.0.0.1:0", "--data-dir"]);
+    manager.arg(folder.path().join("store"));
+    let mut manager = Daemon::spawn(&mut manager);
+    let address = manager.line()["address"].as_str().unwrap().to_owned();
+    let url = format!("http://{address}");
+    let token = folder.path().join("token");
+    let token = token.to_str().unwrap();
+    let register = [
+        "node",
+        "register",
+        "studio",
+        "--pool",
+        "live",
+        "--token-file",
+        token,
+    ];
+    run(&[&register[..], &["--manager", &url]].concat()).ok();
+    let mut worker = greenroom();
+    worker.args([
+        "worker",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--leave",
+        "--runtime",
+        "process",
+    ]);
+    worker.args(["--manager-url", &url, "--token-file", token, "--state-dir"]);
+    worker.arg(folder.path().join("state"));
+    let mut worker = Daemon::spawn(&mut worker);
+    worker.line();
+
+    let settings = folder.path().join("settings.yaml");
+    std::fs::write(
+        &settings,
+        "placementPools:\n  - name: live\n    tiers:\n      - {name: own, kind: local-servers, scaleOut: fixed}\n",
+    )
+    .unwrap();
+    let mut control = greenroom();
+    control.args([
+        "control",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--manager",
+        &address,
+        "-c",
+    ]);
+    control.arg(&settings);
+    let mut control = Daemon::spawn(&mut control);
+    let control_url = format!("http://{}", control.line()["address"].as_str().unwrap());
+
+    let bundle = folder.path().join("tale.yaml");
+    std::fs::write(
+        &bundle,
+        sleeping("tale", &["a"]).replace("pool: local", "pool: live"),
+    )
+    .unwrap();
+    let mut apply = greenroom();
+    apply
+        .args([
+            "apply",
+            "--skip-validation",
+            "--wait",
+            "--manager",
+            &url,
+            "-f",
+        ])
+        .arg(&bundle);
+    crate::harness::finish(&mut apply)
+        .ok()
+        .says(&["1/1 running: tale.0.a on studio"]);
+    let why = run(&["why", "tale.0.a", "--control", &control_url])
+        .ok()
+        .stdout;
+    assert!(why.contains("studio"), "{why}");
+    control.signal(Signal::INT);
+    control.ended().ok();
+    worker.signal(Signal::INT);
+    worker.ended().ok();
+    manager.signal(Signal::INT);
+    manager.ended().ok();
+    crate::harness::sweep(folder.path());
+}

@@ -1,0 +1,14 @@
+//! The binary as people use it: real processes on free ports and temporary folders, looked at through
+//! what it prints and through the event stream.
+//!
+//! Nothing sleeps to let something happen: tests wait for a line, an event, or the end of a process.
+
+mod control;
+mod demo;
+mod faults;
+mod harness;
+mod installation;
+mod manifests;
+mod operator;
+mod processes;
+mod tools;

@@ -1,0 +1,243 @@
+//! What an operator does to nodes, jobs and spares of a running installation.
+
+use greenroom_sdk::types::NodeId;
+use greenroom_testkit::Watch;
+use serde_json::json;
+
+use crate::harness::{Up, sleeping, temp};
+
+async fn until_gone(watch: &mut Watch, node_id: &str) {
+    let node_id = NodeId::new(node_id);
+    let what = format!("the end of {node_id}");
+    watch
+        .until_mirror(&what, |mirror| !mirror.nodes.contains_key(&node_id))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_cordoned_and_jobs_moved() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    let told = up.run(&["cordon", "worker-1", "--json"]).ok().json();
+    assert_eq!(told, json!({"nodeId": "worker-1", "action": "cordoned"}));
+    up.file("tale.yaml", sleeping("tale", &["a"]));
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    assert_eq!(up.job("tale.0.a")["node"], "worker-2");
+    let told = up.run(&["uncordon", "worker-1", "worker-2"]).ok().stdout;
+    assert_eq!(
+        told,
+        "node worker-1 takes jobs again\nnode worker-2 takes jobs again\n"
+    );
+
+    // Moving it, in both ways that need nothing of the job.
+    let moved = up
+        .run(&["migrate", "tale.0.a", "--to", "worker-1", "--wait"])
+        .ok();
+    assert!(
+        moved.stdout.ends_with("job tale.0.a runs on worker-1\n"),
+        "{moved:#?}"
+    );
+    assert_eq!(up.job("tale.0.a")["node"], "worker-1");
+    let steps = up
+        .run(&[
+            "migrate",
+            "tale.0.a",
+            "--strategy",
+            "overlap",
+            "--wait",
+            "--json",
+        ])
+        .ok()
+        .json_lines();
+    assert_eq!(steps[0]["jobId"], "tale.0.a");
+    let last = steps.last().expect("steps");
+    assert_eq!(last["phase"], "done");
+    assert_eq!(last["migrationId"], steps[0]["migrationId"]);
+    assert_eq!(last["targetNodeId"], "worker-2");
+    assert_eq!(up.job("tale.0.a")["node"], "worker-2");
+    up.run(&["migrate", "tale.0.a", "--to", "worker-2"])
+        .refused(1, &["targetIsSource"]);
+    up.run(&["migrate", "tale.0.a", "--strategy", "handover"])
+        .refused(1, &["notCooperative"]);
+    up.run(&["migrate", "tale.0.a", "--to", "nix", "--wait"])
+        .says(&["nix"]);
+
+    // Taking back one that is over changes nothing.
+    let id = last["migrationId"].as_str().expect("an id");
+    let told = up.run(&["abort-migration", id, "--json"]).ok().json();
+    assert_eq!(told, json!({"migrationId": id, "underWay": false}));
+    assert_eq!(up.job("tale.0.a")["node"], "worker-2");
+
+    let placements = up.run(&["placements", "--json"]).ok().json();
+    assert_eq!(placements[0]["jobId"], "tale.0.a");
+    assert_eq!(placements[0]["context"], "migration");
+    assert_eq!(placements[0]["nodeId"], "worker-2");
+    let metrics = up.run(&["metrics", "--json"]).ok().json();
+    assert_eq!(metrics["pools"][0]["poolName"], "local");
+    assert_eq!(metrics["pools"][0]["nodeCount"], 2);
+    let words = up.run(&["metrics"]).ok().stdout;
+    assert!(words.contains("placements attempted"), "{words}");
+    up.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_drained_and_comes_back_with_the_next_start() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    up.file("tale.yaml", sleeping("tale", &["a", "b"]));
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    let node = up.job("tale.0.a")["node"]
+        .as_str()
+        .expect("a node")
+        .to_owned();
+    let other = if node == "worker-1" {
+        "worker-2"
+    } else {
+        "worker-1"
+    };
+    let mut watch = up.watch().await;
+    let drained = up.run(&["drain", &node, "--timeout", "60s"]).ok();
+    assert_eq!(drained.stdout, format!("node {node} is drained and ends\n"));
+    let drained = drained.says(&["tale.0.a is moving", "tale.0.a has moved", "uncordon"]);
+    assert!(!drained.stderr.contains("stuck"), "{drained:#?}");
+    until_gone(&mut watch, &node).await;
+    assert_eq!(up.job("tale.0.a")["node"], other);
+    assert_eq!(up.job("tale.0.a")["starts"], 2);
+
+    // The last node: its jobs have nowhere to go, and the time runs out.
+    let ran = up.run(&["drain", other, "--timeout", "1s"]);
+    let words = [
+        "tale.0.a is stuck",
+        "was not emptied in time",
+        "tale.0.b",
+        "hint: ",
+    ];
+    ran.refused(1, &words);
+    assert_eq!(up.job("tale.0.a")["instance"], "running");
+    up.run(&["uncordon", other]).ok();
+
+    // As data, and by force.
+    let ran = up
+        .run(&["drain", other, "--timeout", "1s", "--force", "--json"])
+        .ok();
+    let steps = ran.json_lines();
+    let last = steps.last().expect("steps");
+    assert_eq!(last["phase"], "done");
+    assert_eq!(last["nodeId"], other);
+    assert!(
+        last["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|job| job["status"] == "terminated"),
+        "{last}"
+    );
+    until_gone(&mut watch, other).await;
+    let pending = up.run(&["pending", "--json"]).ok().json();
+    assert_eq!(pending["unplaced"], json!(["tale.0.a", "tale.0.b"]));
+    let words = up.run(&["pending"]).ok().stdout;
+    assert!(words.contains("greenroom why tale.0.a"), "{words}");
+    up.run(&["drain", other]).refused(1, &["nothing to drain"]);
+
+    // An owned server comes back with its worker.
+    up.end();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    let mut watch = up.watch().await;
+    for job_id in ["tale.0.a", "tale.0.b"] {
+        watch.until_last(job_id, "running").await;
+    }
+    up.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_ended_and_their_jobs_go_elsewhere() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "3"]);
+    up.file("tale.yaml", sleeping("tale", &["a"]));
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    let mut watch = up.watch().await;
+    for (verb, action, starts) in [("evict", "evicted", 2), ("terminate", "terminated", 3)] {
+        let node = up.job("tale.0.a")["node"]
+            .as_str()
+            .expect("a node")
+            .to_owned();
+        let told = up.run(&[verb, &node, "--json"]).ok().json();
+        assert_eq!(told, json!({"nodeId": node, "action": action}));
+        until_gone(&mut watch, &node).await;
+        watch
+            .until_job("tale.0.a", "elsewhere", |job| {
+                let kinds = greenroom_testkit::kinds(job);
+                kinds.iter().filter(|kind| **kind == "running").count() == starts
+                    && kinds.last() == Some(&"running")
+            })
+            .await;
+        assert_ne!(up.job("tale.0.a")["node"], node.as_str());
+    }
+    // No room for more than the one node that is left has.
+    up.file("wide.yaml", sleeping("wide", &["a"]).replace("0.1", "0.5"));
+    up.file(
+        "wider.yaml",
+        sleeping("wider", &["a", "b"]).replace("0.1", "64"),
+    );
+    up.run(&["admit", "-f", "wider.yaml"]).says(&["wider"]);
+    up.end();
+}
+
+#[test]
+fn spares_and_templates_are_changed_while_it_runs() {
+    let folder = temp();
+    std::fs::write(
+        folder.path().join("settings.yaml"),
+        "placementPools:\n  - name: local\n    tiers:\n      - {name: own, kind: local-servers, scaleOut: fixed}\n",
+    )
+    .unwrap();
+    let settings = folder.path().join("settings.yaml");
+    let up = Up::start(
+        &folder,
+        &["--workers", "1", "--settings", settings.to_str().unwrap()],
+    );
+    let listed = up.run(&["spares", "list", "--json"]).ok().json();
+    assert_eq!(listed["pools"][0]["spareTarget"], 0);
+    assert_eq!(listed["nodes"], json!([]));
+    up.file(
+        "spares.yaml",
+        "- {pool: local, targetCount: 0, spec: {instanceType: any}}\n",
+    );
+    let told = up
+        .run(&["spares", "set", "-f", "spares.yaml", "--json"])
+        .ok()
+        .json();
+    assert_eq!(told, json!({"local": "added"}));
+    up.file(
+        "more.yaml",
+        "hotSpares:\n  - {pool: local, targetCount: 0, reservedFor: [news], spec: {instanceType: any}}\n",
+    );
+    let told = up.run(&["spares", "set", "-f", "more.yaml"]).ok().stdout;
+    assert!(told.contains("pool local: reservedFor"), "{told}");
+    let told = up.run(&["spares", "set", "-f", "more.yaml"]).ok().stdout;
+    assert_eq!(told, "nothing changed\n");
+    up.file(
+        "bad.yaml",
+        "- {pool: nix, targetCount: 0, spec: {instanceType: any}}\n",
+    );
+    up.run(&["spares", "set", "-f", "bad.yaml"])
+        .refused(2, &["bad.yaml", "hotSpares[0].pool", "nix"]);
+    up.file("none.yaml", "pools: []\n");
+    up.run(&["spares", "set", "-f", "none.yaml"])
+        .refused(2, &["none.yaml", "hotSpares"]);
+    up.run(&["spares", "edit", "worker-1"])
+        .refused(2, &["--warm-for"]);
+    up.run(&["spares", "edit", "worker-1", "--warm-for", "news"])
+        .refused(1, &["worker-1", "spares list"]);
+    let told = up
+        .run(&["templates", "set", "news", "img:1", "img:2", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        told,
+        json!({"template": "news", "images": ["img:1", "img:2"]})
+    );
+    let told = up.run(&["templates", "set", "news"]).ok().stdout;
+    assert_eq!(told, "template news is taken away\n");
+    up.end();
+}

@@ -1,0 +1,69 @@
+//! Tools that need no installation, and the help texts.
+
+use std::path::Path;
+
+use crate::harness::{run, temp};
+
+fn scenario(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/scenarios")
+        .join(name);
+    path.to_str().expect("the path is text").to_owned()
+}
+
+#[test]
+fn scenarios_are_played_and_checked() {
+    let good = scenario("cordon-and-uncordon.yaml");
+    let played = run(&["scenario", "run", &good]).ok();
+    assert!(played.stdout.contains("ok"), "{played:#?}");
+    let told = run(&["scenario", "run", "--json", &good]).ok().json_lines();
+    assert_eq!(told.last().expect("a line")["exit"], 0);
+    let told = run(&["scenario", "check", "--json", &good]).ok().json();
+    assert_eq!(told["ok"], true);
+
+    let folder = temp();
+    let bad = folder.path().join("bad.yaml");
+    std::fs::write(&bad, "scenario: 1\nname: x\nstpes: []\n").unwrap();
+    let bad = bad.to_str().unwrap();
+    run(&["scenario", "check", bad]).refused(2, &["bad.yaml:3:", "stpes"]);
+    let ran = run(&["scenario", "run", bad]);
+    assert_eq!(ran.code, 2, "{ran:#?}");
+    run(&[
+        "scenario",
+        "run",
+        folder.path().join("none.yaml").to_str().unwrap(),
+    ])
+    .refused(2, &["none.yaml: cannot be read"]);
+}
+
+#[test]
+fn every_verb_explains_itself_and_its_arguments() {
+    let help = run(&["--help"]).ok().stdout;
+    let commands = help.split("Commands:").nth(1).expect("commands");
+    let verbs: Vec<&str> = commands
+        .lines()
+        .take_while(|line| !line.starts_with("Options"))
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(verbs.len() > 25, "{verbs:?}");
+    for verb in verbs {
+        let told = run(&["help", verb]).ok().stdout;
+        let words = told.lines().next().unwrap_or_default();
+        assert!(words.len() > 15 && words.contains(' '), "{verb}: {told}");
+        assert!(!told.contains("[default: ]"), "{verb}: {told}");
+    }
+    for wrong in [
+        &["nix"][..],
+        &["get"],
+        &["get", "cheese"],
+        &["up", "--workers", "0"],
+    ] {
+        let ran = run(wrong);
+        assert_eq!(
+            (ran.code, ran.stdout.as_str()),
+            (2, ""),
+            "{wrong:?}: {ran:#?}"
+        );
+    }
+}
