@@ -78,6 +78,22 @@ impl Ledger {
         );
         Ok(Reply::Batch(batch_id))
     }
+
+    /// A worker that says hello hears of its open batches again: it may never have heard of one, or
+    /// have forgotten it. What it knows already it goes on with (PREF-06).
+    pub(crate) fn repeat_batches(&self, out: &mut Out, node_id: &NodeId) {
+        let open = self.nodes.get(node_id).map(|node| &node.batches);
+        for (batch_id, image_refs) in open.into_iter().flatten() {
+            let (batch_id, image_refs) = (batch_id.clone(), image_refs.clone());
+            out.order(
+                node_id,
+                WorkerOrder::PrefetchImages {
+                    batch_id,
+                    image_refs,
+                },
+            );
+        }
+    }
 }
 
 /// What could be a reference of an image or of a bundle of files; the worker judges the rest.

@@ -81,6 +81,7 @@ impl Ledger {
             }
             None => self.mark_reachable(out, node_id, true),
         }
+        self.repeat_batches(out, node_id);
         if let Some(node) = self.nodes.get(node_id)
             && !node.metadata.tags.is_empty()
         {

@@ -5,18 +5,20 @@
 //! done; then a crash at any moment leaves something that [`recover`](Agent::recover) understands.
 //! It has no clock, opens no socket (ports are asked of a probe) and knows no engine.
 
+mod batches;
 mod news;
 mod recover;
 
 pub(crate) use self::recover::{Found, FoundState};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use greenroom_types::inventory::{AssignedJob, NodeInventory};
+use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory};
 use greenroom_types::job::{JobInfoKind, PortMappings};
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
+use greenroom_types::stream::PrefetchResult;
 use greenroom_types::{Millis, StartId, Tags};
 
 use crate::capacity::{Reservation, Room};
@@ -47,6 +49,13 @@ pub(crate) enum Event {
     Engine(Option<String>),
     /// The machine looks like this; what is held of it is filled in here.
     Machine(Box<NodeInventory>),
+    /// The engine holds these images.
+    Images(Vec<HeldImage>),
+    /// A batch of images is done.
+    Prefetched {
+        batch_id: String,
+        results: Vec<PrefetchResult>,
+    },
 }
 
 /// What the runtime says of an instance.
@@ -87,6 +96,11 @@ pub(crate) enum Act {
     Report(Report),
     /// Send news if the Manager listens.
     Info(Info),
+    /// Pull these images.
+    Prefetch {
+        batch_id: String,
+        image_refs: Vec<String>,
+    },
     /// Nothing is left: end, or stay parked.
     Leave { park: bool },
 }
@@ -127,6 +141,9 @@ pub(crate) struct Agent {
     instances: BTreeMap<StartId, Instance>,
     ended: VecDeque<(StartId, Said)>,
     outbox: Outbox,
+    images: Vec<HeldImage>,
+    /// Batches of images that are being pulled.
+    batches: BTreeSet<String>,
     node_tags: Option<Tags>,
     /// Set by a shutdown: whether to park when nothing is left.
     leaving: Option<bool>,
@@ -214,6 +231,14 @@ impl Agent {
             Event::Runtime(start_id, event) => self.apply_runtime(&start_id, event, out),
             Event::Engine(version) => self.engine = version,
             Event::Machine(machine) => self.machine = *machine,
+            Event::Images(images) => self.images = images,
+            Event::Order(Order::Prefetch {
+                batch_id,
+                image_refs,
+            }) => self.apply_prefetch(batch_id, image_refs, out),
+            Event::Prefetched { batch_id, results } => {
+                self.apply_prefetched(batch_id, results, out);
+            }
         }
     }
 
@@ -221,6 +246,7 @@ impl Agent {
     pub(crate) fn picture(&self) -> NodeInventory {
         let mut picture = self.machine.clone();
         self.room.fill(&mut picture);
+        picture.held_images.clone_from(&self.images);
         picture.runtime = self
             .engine
             .clone()

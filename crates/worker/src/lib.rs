@@ -30,6 +30,7 @@ mod node;
 mod order;
 mod outbox;
 mod ports;
+mod prefetch;
 mod procs;
 mod register;
 mod restart;
@@ -49,10 +50,10 @@ use std::time::{Duration, Instant};
 use greenroom_auth::{NodeKey, Secret};
 use greenroom_proto::logs::logs_server::LogsServer;
 use greenroom_proto::worker::worker_server::WorkerServer;
-use greenroom_types::inventory::{HeldImage, NodeInventory};
+use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -72,6 +73,7 @@ use crate::logs::LogStore;
 use crate::logs::serve::LogsService;
 use crate::node::{About, Contact, Input, Node};
 use crate::ports::BindProbe;
+use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, answered, call};
 use crate::runtime::docker::{DockerRuntime, Unreachable};
@@ -88,8 +90,8 @@ pub(crate) const PROTOCOL_MINOR: u32 = 10;
 const RUNTIME_FILE: &str = "runtime";
 /// Time between two looks at the machine.
 const SURVEY_EVERY: Duration = Duration::from_secs(1);
-/// Every so many looks the images are listed.
-const IMAGES_EVERY: u32 = 10;
+/// Time between two looks at the images, unless one has come.
+const IMAGES_EVERY: Duration = Duration::from_secs(10);
 /// At the end, streams get this long to be closed (WORK-61).
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -100,6 +102,8 @@ pub struct Worker {
     address: SocketAddr,
     runtime: SharedRuntime,
     runtime_text: String,
+    /// Rung when images may have come.
+    arrived: Arc<Notify>,
     news: mpsc::Receiver<(StartId, RuntimeEvent)>,
     node_news: News,
     agent: Agent,
@@ -157,7 +161,9 @@ impl Worker {
         let logs = LogStore::new(&dir);
         let (node_news, news) = News::channel();
         let (known, proofs, identities) = Known::channel(credential.as_ref());
-        let runtime = choose_runtime(&config, &logs, &identities, &node_news).await?;
+        let arrived = Arc::new(Notify::new());
+        let runtime =
+            choose_runtime(&config, &logs, &identities, &node_news, arrived.clone()).await?;
         let runtime_text = runtime
             .engine()
             .await
@@ -196,6 +202,7 @@ impl Worker {
             address,
             runtime,
             runtime_text,
+            arrived,
             news,
             node_news,
             agent,
@@ -240,10 +247,13 @@ impl Worker {
         let closing = CancellationToken::new();
 
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
+        let arrived = self.arrived;
+        let prefetcher = Prefetcher::new(self.runtime.images(), inputs.clone(), arrived.clone());
         let node = Node::new(
             self.agent,
             self.journal,
             lanes,
+            prefetcher,
             self.runtime.clone(),
             self.about.clone(),
             self.identities,
@@ -266,6 +276,8 @@ impl Worker {
         let server = tokio::spawn(server);
 
         let (machine, machines) = watch::channel(survey(&self.overrides));
+        let images = watch_images(self.runtime.clone(), arrived, inputs.clone());
+        let images = tokio::spawn(images);
         let surveyor = tokio::spawn(watch_machine(
             self.overrides,
             self.runtime,
@@ -298,6 +310,7 @@ impl Worker {
         }
         caller.abort();
         surveyor.abort();
+        images.abort();
         closing.cancel();
         let server = tokio::time::timeout(CLOSE_MAX, server).await;
         drop(self.lock);
@@ -323,11 +336,13 @@ async fn choose_runtime(
     logs: &LogStore,
     identities: &Identities,
     news: &News,
+    arrived: Arc<Notify>,
 ) -> Result<SharedRuntime, Error> {
     let docker = async |host: Option<String>| {
         let dir = config.state_dir.clone();
         let (logs, news, identities) = (logs.clone(), news.clone(), identities.clone());
-        DockerRuntime::connect(host, dir, logs, config.logs, news, identities).await
+        let arrived = arrived.clone();
+        DockerRuntime::connect(host, dir, logs, config.logs, news, identities, arrived).await
     };
     let refused = |why: Unreachable| Error::Docker {
         host: why.host().to_owned(),
@@ -393,16 +408,9 @@ async fn watch_machine(
 ) {
     let mut ticks = tokio::time::interval(SURVEY_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut held: Vec<HeldImage> = Vec::new();
-    for round in (0..IMAGES_EVERY).cycle() {
+    loop {
         ticks.tick().await;
-        if round == 0 {
-            held = runtime.held_images().await;
-        }
-        let picture = NodeInventory {
-            held_images: held.clone(),
-            ..survey(&overrides)
-        };
+        let picture = survey(&overrides);
         machine.send_if_modified(|old| {
             let changed = *old != picture;
             old.clone_from(&picture);
@@ -416,6 +424,22 @@ async fn watch_machine(
                 .await
                 .is_err()
         {
+            return;
+        }
+    }
+}
+
+/// Lists the images again and again, and at once when one may have come.
+async fn watch_images(runtime: SharedRuntime, arrived: Arc<Notify>, inputs: mpsc::Sender<Input>) {
+    let mut ticks = tokio::time::interval(IMAGES_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = arrived.notified() => {}
+        }
+        let held = runtime.held_images().await;
+        if inputs.send(Input::Images(held)).await.is_err() {
             return;
         }
     }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use greenroom_proto::status::Refusal;
 use greenroom_proto::worker as wire;
-use greenroom_types::inventory::NodeInventory;
+use greenroom_types::inventory::{HeldImage, NodeInventory};
 use greenroom_types::node::{InstanceState, NodeMetadata, ProviderMetadata};
+use greenroom_types::stream::PrefetchResult;
 use greenroom_types::{Millis, NodeId, StartId, Wall};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Status};
@@ -21,6 +22,7 @@ use crate::lanes::Lanes;
 use crate::launch::{Identity, Launch, LogLimits};
 use crate::logs::LogStore;
 use crate::order::Order;
+use crate::prefetch::Prefetcher;
 use crate::runtime::SharedRuntime;
 use crate::wire::{
     Heard, read, write_goodbye, write_health, write_hello, write_info, write_inventory, write_load,
@@ -66,6 +68,13 @@ pub(crate) enum Input {
     Gone { session: u64 },
     /// The machine looks like this.
     Machine(Box<NodeInventory>),
+    /// The engine holds these images.
+    Images(Vec<HeldImage>),
+    /// A batch of images is done.
+    Prefetched {
+        batch_id: String,
+        results: Vec<PrefetchResult>,
+    },
     /// The engine has this version, or does not answer.
     Engine(Option<String>),
     /// Stop everything and end.
@@ -95,6 +104,7 @@ pub(crate) struct Node {
     agent: Agent,
     journal: Journal,
     lanes: Lanes,
+    prefetcher: Prefetcher,
     runtime: SharedRuntime,
     about: About,
     identity: watch::Receiver<Option<Arc<Identity>>>,
@@ -136,6 +146,7 @@ impl Node {
         agent: Agent,
         journal: Journal,
         lanes: Lanes,
+        prefetcher: Prefetcher,
         runtime: SharedRuntime,
         about: About,
         identity: watch::Receiver<Option<Arc<Identity>>>,
@@ -146,6 +157,7 @@ impl Node {
             agent,
             journal,
             lanes,
+            prefetcher,
             runtime,
             about,
             identity,
@@ -224,6 +236,10 @@ impl Node {
                 }
             }
             Input::Machine(machine) => return self.handle(Event::Machine(machine)),
+            Input::Images(images) => return self.handle(Event::Images(images)),
+            Input::Prefetched { batch_id, results } => {
+                return self.handle(Event::Prefetched { batch_id, results });
+            }
             Input::Engine(version) => {
                 if version.is_some() && !self.reconciled {
                     self.reconcile().await;
@@ -312,6 +328,10 @@ impl Node {
                 );
             }
             Act::Info(info) => self.send(write_info(info, now())),
+            Act::Prefetch {
+                batch_id,
+                image_refs,
+            } => self.prefetcher.begin(batch_id, image_refs),
             Act::Leave { park: true } => {
                 self.contact.send_replace(Contact::Parked);
                 self.tell();

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use greenroom_types::bundle::Requirements;
 use greenroom_types::job::{Container, JobInfoKind, PortMappings, Service, ServiceParameters};
 use greenroom_types::node::{InstanceKey, RejectionCode};
+use greenroom_types::stream::PrefetchResult;
 use greenroom_types::{Millis, StartId, Tags};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,11 @@ pub(crate) enum Order {
     },
     /// The node's tags changed.
     Tags(Tags),
+    /// Pull images ahead of jobs.
+    Prefetch {
+        batch_id: String,
+        image_refs: Vec<String>,
+    },
     /// Stop everything; then end, or stay and wait for the next restart.
     Shutdown { grace: Millis, park: bool },
 }
@@ -105,6 +111,11 @@ pub(crate) enum Said {
     Rejected {
         code: RejectionCode,
         detail: String,
+    },
+    /// Said of the node, under no key: a batch of images is done, with one result for each.
+    Prefetched {
+        batch_id: String,
+        results: Vec<PrefetchResult>,
     },
 }
 

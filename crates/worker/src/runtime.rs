@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Found, RuntimeEvent};
 use crate::launch::Launch;
 use crate::order::Refusal;
+use crate::prefetch::ImageSource;
 use crate::spec::RuntimeKind;
 
 /// Where a runtime tells its news.
@@ -58,6 +59,8 @@ pub(crate) trait Runtime: Send + Sync {
     async fn engine(&self) -> Option<String>;
     /// Images that are complete on disk (WORK-55).
     async fn held_images(&self) -> Vec<HeldImage>;
+    /// Where images are pulled from, on a runtime that has images.
+    fn images(&self) -> Option<Arc<dyn ImageSource>>;
     /// Every instance that carries this worker's marks.
     async fn find(&self) -> Result<Vec<Found>, RuntimeError>;
     /// Makes everything an instance needs and runs nothing.

@@ -80,9 +80,12 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
                 park: shutdown.park,
             }))
         }
+        Controller::PrefetchImages(batch) => Ok(Heard::Order(Order::Prefetch {
+            batch_id: batch.batch_id,
+            image_refs: batch.image_refs,
+        })),
         Controller::Tags(tags) => Ok(Heard::Order(Order::Tags(tags.tags))),
         Controller::HelloResponse(_) => return Heard::Unsupported("a second hello_response"),
-        Controller::PrefetchImages(_) => return Heard::Unsupported("prefetch_images"),
         Controller::MigrationGetState(_) => return Heard::Unsupported("migration_get_state"),
         Controller::MigrationCutoverReady(_) => {
             return Heard::Unsupported("migration_cutover_ready");
@@ -166,6 +169,12 @@ pub(crate) fn write_report(report: &Report, picture: &NodeInventory) -> wire::Wo
             let picture = Some(Arc::new(picture.clone()));
             let rejection = Rejection::new(report.key.clone(), *code, detail.clone(), picture);
             Worker::JobRejected((&rejection).into())
+        }
+        Said::Prefetched { batch_id, results } => {
+            Worker::ImagesPrefetched(wire::WorkerImagesPrefetched {
+                batch_id: batch_id.clone(),
+                results: results.iter().map(Into::into).collect(),
+            })
         }
     };
     wire::WorkerMessage {

@@ -7,7 +7,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
+use common::registry::Registry;
 use common::{FakeManager, Stream, WorkerProcess, id, job, key, lines, read_logs, within};
+use greenroom_proto::common::job_info_message::Message as Info;
 use greenroom_proto::common::port_mapping::HostPort;
 use greenroom_proto::common::service::{Container, ServiceRestart};
 use greenroom_proto::common::{
@@ -16,9 +18,9 @@ use greenroom_proto::common::{
 };
 use greenroom_proto::logs::ReadRequest;
 use greenroom_proto::manager::InstanceState;
-use greenroom_proto::worker::WorkerJob;
 use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_message::Message as Said;
+use greenroom_proto::worker::{PrefetchImages, WorkerJob};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const IMAGE: &str = "greenroom-test:1";
@@ -351,4 +353,109 @@ async fn lines_of_containers_come_once_with_their_stream_over_a_restart_of_the_w
     assert_eq!(all, ["a stderr two", "a stdout one", "a stdout three"]);
     stream.stop("j", "s1", 0).await;
     assert!(lines(&mut answers, 1).await.is_empty());
+}
+
+/// The results of a batch, each as its reference and its error.
+async fn prefetched(stream: &mut Stream) -> Vec<(String, String)> {
+    let results = stream
+        .until(|message| match &message.message {
+            Some(Said::ImagesPrefetched(done)) => Some(done.results.clone()),
+            _ => None,
+        })
+        .await;
+    let told = results.into_iter().map(|result| {
+        assert_eq!(result.ok, result.error.is_empty(), "{}", result.text);
+        (result.image_ref, result.error)
+    });
+    told.collect()
+}
+
+async fn prefetch(stream: &Stream, image_refs: &[&String]) {
+    let order = PrefetchImages {
+        batch_id: "b1".to_owned(),
+        image_refs: image_refs.iter().map(|text| (*text).clone()).collect(),
+    };
+    stream.order("", None, Order::PrefetchImages(order)).await;
+}
+
+// spec: PREF-01, PREF-03, WORK-55
+#[tokio::test]
+async fn prefetched_images_are_told_in_order_and_then_shown_as_held() {
+    let mut scene = scene().await;
+    let registry = Registry::start().await;
+    let (new, held) = (registry.image("new"), IMAGE.to_owned());
+    let missing = registry.reference("missing");
+    prefetch(&scene.stream, &[&new, &missing, &held, &new]).await;
+    let expected = [(&new, ""), (&missing, "not_found"), (&held, ""), (&new, "")];
+    let expected = expected.map(|(name, error)| (name.clone(), error.to_owned()));
+    assert_eq!(prefetched(&mut scene.stream).await, expected);
+    let shown = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
+        Some(Said::Inventory(inventory)) => {
+            let mut images = inventory.held_images.iter();
+            let image = images.find(|image| image.reference == new);
+            image.map(|image| image.digest.clone())
+        }
+        _ => None,
+    };
+    let digest = scene.stream.until(shown).await;
+    assert!(digest.starts_with("sha256:"), "{digest}");
+    docker(&["image", "rm", "--force", &new]);
+}
+
+// spec: PREF-05
+#[tokio::test]
+async fn a_start_joins_the_pull_of_its_image_and_does_not_queue_behind_others() {
+    let mut scene = scene().await;
+    let mut registry = Registry::start().await;
+    let images = ["a", "b", "c"].map(|name| registry.image(name));
+    registry.hold_back(true);
+    prefetch(&scene.stream, &images.each_ref()).await;
+    let pulled = [registry.layer_asked().await, registry.layer_asked().await];
+    let names = ["a", "b", "c"];
+    let waiting = names
+        .iter()
+        .find(|name| !pulled.contains(&(**name).to_owned()));
+    let waiting = *waiting.unwrap();
+    let (a, c) = (registry.reference(&pulled[0]), registry.reference(waiting));
+    let using = |url: &String| {
+        let mut service = shell("s", "exec sleep 1000");
+        let container_url = Some(ContainerUrl { url: url.clone() });
+        service.container = Some(Container::Docker(DockerContainer { container_url }));
+        vec![service]
+    };
+    // Both slots are taken; the start of what waits for one does not wait.
+    scene.stream.provision(job("c", "s1", using(&c))).await;
+    assert_eq!(registry.layer_asked().await, waiting);
+    // And the start of what is being pulled asks for nothing again.
+    scene.stream.provision(job("a", "s2", using(&a))).await;
+    let pulls = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
+        Some(Said::JobInfo(info)) if message.start_id == id("s2") => match &info.message {
+            Some(Info::ComposeMessage(stage)) => stage.text.contains(&a).then_some(()),
+            _ => None,
+        },
+        _ => None,
+    };
+    scene.stream.until(pulls).await;
+    registry.asked();
+    registry.hold_back(false);
+    let (mut started, mut results) = (Vec::new(), None);
+    while started.len() < 2 || results.is_none() {
+        let message = scene.stream.next().await.unwrap();
+        match message.message {
+            Some(Said::JobStarted(_)) => started.push(message.start_id),
+            Some(Said::ImagesPrefetched(done)) => results = Some(done.results),
+            _ => {}
+        }
+    }
+    assert!(results.unwrap().iter().all(|result| result.ok));
+    let again = registry.asked();
+    let manifest = format!("manifest {}", pulled[0]);
+    assert!(!again.contains(&manifest), "{again:?}");
+    for (job, start_id) in [("c", "s1"), ("a", "s2")] {
+        scene.stream.stop(job, start_id, 0).await;
+        scene.stream.reports(start_id, "stopped").await;
+    }
+    for image in &images {
+        docker(&["image", "rm", "--force", image]);
+    }
 }

@@ -16,7 +16,7 @@ use greenroom_proto::manager::{InstanceState, Requirements};
 use greenroom_proto::status::Refusal;
 use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_message::Message as Said;
-use greenroom_proto::worker::{Shutdown, WorkerJob};
+use greenroom_proto::worker::{PrefetchImages, Shutdown, WorkerJob};
 use rustix::process::{Signal, kill_process, test_kill_process};
 use tonic::Code;
 
@@ -621,4 +621,28 @@ async fn what_cannot_be_run_is_rejected_with_its_code() {
         })
     };
     assert_eq!(code(unknown).await, "rejected JOB_REJECTED_INVALID_SPEC");
+}
+
+// spec: PREF-01
+#[tokio::test]
+async fn a_node_without_images_answers_a_batch_all_the_same() {
+    let mut scene = scene().await;
+    let order = Order::PrefetchImages(PrefetchImages {
+        batch_id: "b1".to_owned(),
+        image_refs: vec!["x:1".to_owned(), "y:1".to_owned()],
+    });
+    scene.stream.order("", None, order).await;
+    let done = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
+        Some(Said::ImagesPrefetched(done)) => Some((message.report_id, done.clone())),
+        _ => None,
+    };
+    let (report_id, done) = scene.stream.until(done).await;
+    assert_eq!((report_id, done.batch_id.as_str()), (1, "b1"));
+    let results: Vec<_> = done
+        .results
+        .iter()
+        .map(|result| (result.image_ref.as_str(), result.error.as_str()))
+        .collect();
+    let unsupported = "unsupported_ref";
+    assert_eq!(results, [("x:1", unsupported), ("y:1", unsupported)]);
 }

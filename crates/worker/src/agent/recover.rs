@@ -58,6 +58,8 @@ impl Agent {
             instances: BTreeMap::new(),
             ended: Default::default(),
             outbox: Outbox::default(),
+            images: Vec::new(),
+            batches: Default::default(),
             node_tags: None,
             leaving: None,
             journal_ok: true,

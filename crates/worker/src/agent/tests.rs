@@ -137,6 +137,7 @@ fn short(acts: &[Act]) -> Vec<String> {
             Act::Remove(id) => format!("remove {id}"),
             Act::Attach(id) => format!("attach {id}"),
             Act::Info(info) => format!("info {}", info.start_id),
+            Act::Prefetch { batch_id, .. } => format!("prefetch {batch_id}"),
             Act::Leave { park } => format!("leave park={park}"),
             Act::Report(Report { start_id, said, .. }) => match said {
                 Said::Accepted => format!("say {start_id} accepted"),
@@ -145,6 +146,7 @@ fn short(acts: &[Act]) -> Vec<String> {
                 Said::Stopped { completed: true } => format!("say {start_id} completed"),
                 Said::Stopped { completed: false } => format!("say {start_id} stopped"),
                 Said::Failed { reason } => format!("say {start_id} failed {reason}"),
+                Said::Prefetched { batch_id, .. } => format!("say prefetched {batch_id}"),
                 Said::Rejected { code, .. } => format!("say {start_id} rejected {code:?}"),
             },
         })
@@ -588,4 +590,33 @@ fn a_shutdown_stops_everything_and_leaves_when_nothing_is_left() {
     play.runtime("s1", RuntimeEvent::Ended(Outcome::Stopped));
     let acts = play.runtime("s1", RuntimeEvent::Removed);
     assert_eq!(short(&acts), ["say s1 stopped", "leave park=true"]);
+}
+
+// spec: PREF-01, PREF-06
+#[test]
+fn a_batch_is_begun_once_and_answered_once_however_often_it_is_ordered() {
+    let mut play = Play::new();
+    let order = || {
+        Event::Order(Order::Prefetch {
+            batch_id: "b1".to_owned(),
+            image_refs: vec!["x:1".to_owned()],
+        })
+    };
+    let done = || Event::Prefetched {
+        batch_id: "b1".to_owned(),
+        results: Vec::new(),
+    };
+    assert_eq!(short(&play.tell(order())), ["prefetch b1"]);
+    // The Manager repeats it after a hello.
+    assert!(play.tell(order()).is_empty());
+    assert_eq!(short(&play.tell(done())), ["say prefetched b1"]);
+    assert!(play.tell(order()).is_empty());
+    assert!(play.tell(done()).is_empty());
+    // After a restart the answer waits, or the batch begins anew.
+    let (mut play, _) = play.restart("boot-1", &[]);
+    assert!(play.tell(order()).is_empty());
+    let mut forgetful = Play::new();
+    forgetful.tell(order());
+    let (mut forgetful, _) = forgetful.restart("boot-1", &[]);
+    assert_eq!(short(&forgetful.tell(order())), ["prefetch b1"]);
 }

@@ -9,6 +9,7 @@ mod create;
 mod image;
 mod labels;
 mod play;
+mod pulls;
 mod reach;
 
 use std::collections::BTreeMap;
@@ -28,13 +29,14 @@ use greenroom_types::inventory::HeldImage;
 use greenroom_types::job::{JobInfoKind, Stage};
 use greenroom_types::node::RejectionCode;
 use greenroom_types::{Millis, StartId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::create::{container, network_name, volumes};
 use self::image::make_local;
 use self::labels::{Marks, of_instance, rule_of, services_of, start_of};
 use self::play::{Command, Player};
+use self::pulls::Pulls;
 pub(crate) use self::reach::Unreachable;
 use super::{News, Runtime, RuntimeError, Trouble};
 use crate::agent::{Found, FoundState, RuntimeEvent};
@@ -44,6 +46,7 @@ use crate::launch::{Identity, Launch, LogLimits};
 use crate::lifecycle::ServiceRule;
 use crate::logs::LogStore;
 use crate::order::Refusal;
+use crate::prefetch::ImageSource;
 use crate::spec::RuntimeKind;
 
 const SOCKET_DEFAULT: &str = "unix:///var/run/docker.sock";
@@ -57,6 +60,9 @@ const PING_MAX: Duration = Duration::from_secs(5);
 /// Runs instances on a Docker Engine.
 pub(crate) struct DockerRuntime {
     docker: Docker,
+    pulls: Arc<Pulls>,
+    /// Rung when images may have come.
+    arrived: Arc<Notify>,
     state_dir: PathBuf,
     logs: LogStore,
     limits: LogLimits,
@@ -85,6 +91,7 @@ impl DockerRuntime {
         limits: LogLimits,
         news: News,
         identity: watch::Receiver<Option<Arc<Identity>>>,
+        arrived: Arc<Notify>,
     ) -> Result<Self, Unreachable> {
         let host = host
             .or_else(|| {
@@ -103,8 +110,11 @@ impl DockerRuntime {
             .negotiate_version()
             .await
             .map_err(failed)?;
+        let pulls = Arc::new(Pulls::new(docker.clone(), state_dir.clone()));
         Ok(Self {
             docker,
+            pulls,
+            arrived,
             state_dir,
             logs,
             limits,
@@ -203,9 +213,10 @@ impl DockerRuntime {
             };
             let begun = RuntimeEvent::Info(stage);
             self.news.tell(&launch.start_id, begun).await;
-            let has_check = make_local(&self.docker, &service.image, cancel).await?;
+            let has_check = make_local(&self.docker, &self.pulls, &service.image, cancel).await?;
             service.rule.has_health |= has_check;
         }
+        self.arrived.notify_one();
         // Images may have taken what was free when the start was accepted (WORK-30).
         if let Ok(disk) = disk(&self.state_dir) {
             check_disk(&[disk]).map_err(Trouble::Refused)?;
@@ -269,11 +280,18 @@ impl Runtime for DockerRuntime {
                     .and_then(|text| text.split_once('@'));
                 let digest =
                     digest.map_or_else(|| image.id.clone(), |(_, digest)| digest.to_owned());
-                let tags = image
-                    .repo_tags
-                    .into_iter()
-                    .filter(|tag| !tag.contains("<none>"));
-                tags.map(move |reference| HeldImage {
+                // One that was pulled by its digest has no tag.
+                let named = |names: Vec<String>| -> Vec<String> {
+                    let all = names.into_iter();
+                    all.filter(|name| !name.contains("<none>")).collect()
+                };
+                let tags = named(image.repo_tags);
+                let names = if tags.is_empty() {
+                    named(image.repo_digests)
+                } else {
+                    tags
+                };
+                names.into_iter().map(move |reference| HeldImage {
                     reference,
                     digest: digest.clone(),
                 })
@@ -281,6 +299,10 @@ impl Runtime for DockerRuntime {
             .collect();
         held.sort();
         held
+    }
+
+    fn images(&self) -> Option<Arc<dyn ImageSource>> {
+        Some(self.pulls.clone())
     }
 
     async fn find(&self) -> Result<Vec<Found>, RuntimeError> {

@@ -29,6 +29,7 @@ use crate::lifecycle::{Failure, Outcome, Phase};
 use crate::logs::LogStore;
 use crate::order::Refusal;
 use crate::ports::{BindProbe, PortProbe};
+use crate::prefetch::ImageSource;
 use crate::procs::{SERVICE_MARK, SUPERVISOR_MARK, boot_id, kill_marked};
 use crate::spec::RuntimeKind;
 use crate::supervise::{
@@ -161,6 +162,10 @@ impl Runtime for ProcessRuntime {
 
     async fn held_images(&self) -> Vec<HeldImage> {
         Vec::new()
+    }
+
+    fn images(&self) -> Option<Arc<dyn ImageSource>> {
+        None
     }
 
     async fn find(&self) -> Result<Vec<Found>, RuntimeError> {

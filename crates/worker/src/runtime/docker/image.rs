@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error as Engine;
-use bollard::query_parameters::CreateImageOptions;
-use futures::StreamExt;
 use greenroom_types::node::RejectionCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::pulls::Pulls;
 use crate::order::Refusal;
 use crate::runtime::Trouble;
 
@@ -21,7 +20,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// What a failed pull means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+pub(super) enum Meaning {
     /// The registry says that there is none, or not for us.
     NotToBeHad,
     /// There is one, for no architecture of this node.
@@ -33,6 +32,7 @@ enum Meaning {
 /// Pulls an image unless it is there; says whether it defines a health check.
 pub(super) async fn make_local(
     docker: &Docker,
+    pulls: &Pulls,
     reference: &str,
     cancel: &CancellationToken,
 ) -> Result<bool, Trouble> {
@@ -48,14 +48,13 @@ pub(super) async fn make_local(
             Err(Engine::DockerResponseServerError {
                 status_code: 404, ..
             }) => Ok(()),
-            Err(error) => Err(error),
+            Err(error) => Err(error.to_string()),
         };
         let pulled = tokio::select! {
-            pulled = pull(docker, reference) => inspected.and(pulled),
+            pulled = pulls.begin(reference) => inspected.and(pulled),
             () = cancel.cancelled() => return Err(Trouble::Cancelled),
         };
-        let Err(error) = pulled else { continue };
-        let text = error.to_string();
+        let Err(text) = pulled else { continue };
         let refuse = |code| {
             Err(Trouble::Refused(Refusal::new(
                 code,
@@ -79,29 +78,7 @@ pub(super) async fn make_local(
     }
 }
 
-async fn pull(docker: &Docker, reference: &str) -> Result<(), Engine> {
-    let options = CreateImageOptions {
-        from_image: Some(with_tag(reference)),
-        ..CreateImageOptions::default()
-    };
-    let mut progress = std::pin::pin!(docker.create_image(Some(options), None, None));
-    while let Some(step) = progress.next().await {
-        step?;
-    }
-    Ok(())
-}
-
-/// Without a tag the engine would pull every tag there is.
-fn with_tag(reference: &str) -> String {
-    let name = reference.rsplit('/').next().unwrap_or(reference);
-    if name.contains([':', '@']) {
-        reference.to_owned()
-    } else {
-        format!("{reference}:latest")
-    }
-}
-
-fn meaning(text: &str) -> Meaning {
+pub(super) fn meaning(text: &str) -> Meaning {
     let text = text.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&[
@@ -159,12 +136,5 @@ mod tests {
         ] {
             assert_eq!(meaning(text), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn a_reference_without_a_tag_means_latest() {
-        assert_eq!(with_tag("localhost:5001/x"), "localhost:5001/x:latest");
-        assert_eq!(with_tag("a/x:1"), "a/x:1");
-        assert_eq!(with_tag("x@sha256:00"), "x@sha256:00");
     }
 }
