@@ -165,11 +165,11 @@ impl Policy {
 
     /// Asked for and not started, or started without an inventory so far (PROV-04).
     pub(crate) fn is_prospective(&self, node_id: &NodeId) -> bool {
-        self.fleet.is_prospective(node_id)
-            || self
-                .nodes
-                .get(node_id)
-                .is_some_and(|record| record.asked.is_some())
+        let Some(record) = self.nodes.get(node_id) else {
+            return false;
+        };
+        let may_come = matches!(record.state, MirrorState::Starting | MirrorState::Running);
+        may_come && (record.asked.is_some() || self.fleet.is_prospective(node_id))
     }
 }
 

@@ -307,12 +307,21 @@ impl Policy {
         self.bind(job_id, binding);
     }
 
-    /// Tells running instances that are nobody's to stop (BIND-08).
+    /// Tells running instances that are nobody's to stop (BIND-08): once the one that is meant runs, so
+    /// that a worker that returns with what it carried does not lose it to a start that is still on
+    /// its way. A leased job cannot run before the old instance is gone, so there it goes at once.
     pub(crate) fn stop_strays(&mut self, job_id: &JobId, out: &mut Effects) {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
         if !matches!(self.standing(job), Standing::Bound) {
+            return;
+        }
+        let replaced = job
+            .binding
+            .as_ref()
+            .is_some_and(|binding| binding.state == BindingState::Running);
+        if !replaced && job.seen.job.lease.is_none() {
             return;
         }
         let now = self.now.mono;

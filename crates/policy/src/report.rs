@@ -97,6 +97,22 @@ impl Policy {
         report
     }
 
+    /// Time within which a node that has not started will have, or is given up and its jobs placed
+    /// elsewhere (NODE-07, PROV-06); none for any other node.
+    pub fn node_due_within(&self, node_id: &NodeId) -> Option<Millis> {
+        let timers = [
+            Timer::StartupGrace(node_id.clone()),
+            Timer::ProvisionTimeout(node_id.clone()),
+        ];
+        timers
+            .iter()
+            .filter_map(|timer| match self.timers.due(timer)? {
+                Due::Mono(at) => Some(at - self.now.mono),
+                Due::Wall(_) => None,
+            })
+            .min()
+    }
+
     /// The engine's answer for a pending job, in its own context.
     fn trial(&self, job_id: &JobId) -> Option<DryRun> {
         let spot = self.jobs.get(job_id)?.spot.as_ref()?;

@@ -5,6 +5,7 @@ mod brief;
 mod ceiling;
 mod contract;
 mod drain;
+mod field;
 mod health;
 mod hydration;
 mod interruption;
