@@ -34,6 +34,7 @@ mod state;
 mod subscriber;
 mod tags;
 
+pub use bundle::{BundleFault, bundle_faults};
 pub use change::{Applied, Change, Row, RowChange, Subject, What};
 pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered};
 pub use config::{Config, Limits, Provider};

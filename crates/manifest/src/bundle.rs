@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_types::BundleId;
 use greenroom_types::bundle::Bundle;
-use greenroom_types::{BundleId, JobName};
 
 use crate::{Locations, Problem, read};
 
@@ -33,9 +33,9 @@ impl Manifest {
     }
 }
 
-/// Reads the bundles of a file and checks what can be known from the text alone: the form of ids
-/// and names, and that no bundle or job stands twice. All faults of form are told, not only the
-/// first.
+/// Reads the bundles of a file and checks what can be known from the text alone: everything that the
+/// Manager would refuse whatever its state, and that no bundle stands twice. All faults are told, not
+/// only the first.
 ///
 /// # Errors
 /// One problem per fault.
@@ -91,20 +91,9 @@ fn check_form(manifest: &Manifest, problems: &mut Vec<Problem>) {
     } else if let Err(error) = bundle.bundle_id.as_str().parse::<BundleId>() {
         problems.push(manifest.problem("bundleId", error.to_string()));
     }
-    let mut names: BTreeMap<&JobName, usize> = BTreeMap::new();
-    for (index, job) in bundle.jobs.iter().enumerate() {
-        let path = format!("jobs[{index}].jobName");
-        if let Err(error) = job.job_name.as_str().parse::<JobName>() {
-            problems.push(manifest.problem(&path, error.to_string()));
-        }
-        if let Some(first) = names.insert(&job.job_name, index) {
-            problems.push(manifest.problem(
-                &path,
-                format!(
-                    "job {:?} stands twice, first at jobs[{first}]",
-                    job.job_name
-                ),
-            ));
+    for fault in greenroom_ledger::bundle_faults(bundle) {
+        if fault.path != "bundleId" {
+            problems.push(manifest.problem(&fault.path, fault.message));
         }
     }
 }
@@ -140,19 +129,52 @@ mod tests {
         );
     }
 
+    /// A job that has something to run, as one line.
+    const JOB: &str = "{jobName: e, launch: {services: [{name: s, command: run}]}}";
+
     #[test]
     fn ids_and_repeats_are_told_all_at_once() {
-        let text = "bundleId: A b\npool: p\njobs:\n  - jobName: e\n  - jobName: e\n---\nbundleId: x\npool: p\njobs: []\n---\nbundleId: x\npool: p\njobs: []\n";
-        let told = faults(text);
+        let text = format!(
+            "bundleId: A b\npool: p\njobs:\n  - {JOB}\n  - {JOB}\n---\n\
+             bundleId: x\npool: p\njobs: [{JOB}]\n---\nbundleId: x\npool: p\njobs: [{JOB}]\n"
+        );
+        let told = faults(&text);
         assert_eq!(told.len(), 3, "{told:#?}");
         assert!(told[0].starts_with("chan.yaml:1:1: bundleId: bundle id \"A b\" is not valid"));
-        assert!(told[1].contains("chan.yaml:5:5: jobs[1].jobName: job \"e\" stands twice"));
-        assert!(told[2].contains("chan.yaml:11:1: bundleId: bundle \"x\" stands twice"));
+        assert!(
+            told[1].starts_with("chan.yaml:5:6: jobs[1].jobName: "),
+            "{told:#?}"
+        );
+        assert!(
+            told[2].contains("chan.yaml:11:1: bundleId: bundle \"x\" stands twice"),
+            "{told:#?}"
+        );
+    }
+
+    #[test]
+    fn what_the_manager_would_refuse_is_told_at_its_line() {
+        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements:\n      requiredCapacity: .nan\n    launch:\n      services:\n        - name: s\n          command: run --to {{PORT}}\n        - name: s\n          command: run\n";
+        let told = faults(text);
+        for place in [
+            "chan.yaml:6:7: jobs[0].requirements.requiredCapacity: ",
+            "chan.yaml:10:11: jobs[0].launch.services[0].command: ",
+        ] {
+            assert!(
+                told.iter().any(|line| line.starts_with(place)),
+                "{place} in {told:#?}"
+            );
+        }
+        let none = faults("bundleId: a\npool: p\njobs:\n  - jobName: e\n");
+        assert_eq!(none.len(), 1);
+        assert!(
+            none[0].contains("jobs[0].launch.services: there is nothing to run"),
+            "{none:#?}"
+        );
     }
 
     #[test]
     fn json_is_read_and_an_empty_text_is_told() {
-        let json = r#"{"bundleId": "a", "pool": "p", "jobs": [{"jobName": "e"}]}"#;
+        let json = r#"{"bundleId": "a", "pool": "p", "jobs": [{"jobName": "e", "launch": {"services": [{"name": "s", "command": "run"}]}}]}"#;
         assert_eq!(
             read_bundles("a.json", json).unwrap()[0].bundle.jobs.len(),
             1
@@ -163,8 +185,10 @@ mod tests {
 
     #[test]
     fn short_words_are_text_and_not_booleans() {
-        let text = "bundleId: y\npool: n\ntags: {a: on, b: off, c: no, d: yes}\njobs: []\n";
-        let bundle = &read_bundles("chan.yaml", text).unwrap()[0].bundle;
+        let text = format!(
+            "bundleId: y\npool: n\ntags: {{a: on, b: off, c: no, d: yes}}\njobs: [{JOB}]\n"
+        );
+        let bundle = &read_bundles("chan.yaml", &text).unwrap()[0].bundle;
         assert_eq!(
             (bundle.bundle_id.as_str(), bundle.pool.as_str()),
             ("y", "n")
@@ -178,12 +202,26 @@ mod tests {
     }
 
     #[test]
+    fn aliases_that_multiply_are_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            let below = format!("*a{}", level - 1);
+            text.push_str(&format!(
+                "a{level}: &a{level} [{}]\n",
+                vec![below; 9].join(", ")
+            ));
+        }
+        let problem = read::<serde_json::Value>("bomb.yaml", &text).unwrap_err();
+        assert!(problem.position.is_some(), "{problem}");
+    }
+
+    #[test]
     fn a_fault_found_later_is_shown_at_its_key_or_the_nearest_around_it() {
-        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements: {}\n";
+        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements: {}\n    launch: {services: [{name: s, command: run}]}\n";
         let manifest = &read_bundles("chan.yaml", text).unwrap()[0];
         let place = |path: &str| manifest.problem(path, "x").position.map(|at| at.line);
         assert_eq!(place("jobs[0].requirements"), Some(5));
         assert_eq!(place("jobs[0].requirements.requiredCores"), Some(5));
-        assert_eq!(place("jobs[0].launch.services[0].name"), Some(4));
+        assert_eq!(place("jobs[0].separateFrom[0]"), Some(4));
     }
 }

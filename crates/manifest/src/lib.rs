@@ -80,7 +80,11 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T>, Probl
 
 /// Only `true` and `false` are booleans: a node may be called `n`, a tag may be `on`.
 pub(crate) fn options() -> serde_saphyr::Options {
-    serde_saphyr::options! { strict_booleans: true }
+    serde_saphyr::options! {
+        strict_booleans: true,
+        // A manifest may repeat itself by an alias; a few lines must not become a million.
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 20_000 },
+    }
 }
 
 /// The first line of the library's message without its own position.

@@ -37,7 +37,7 @@ impl Locations {
     /// # Errors
     /// The text is no YAML; the message is the parser's.
     pub fn of(text: &str) -> Result<Self, String> {
-        let nodes: Vec<Node> = serde_saphyr::from_multiple_with_options(text, crate::options())
+        let nodes: Vec<Node> = serde_saphyr::from_multiple_with_options(text, positions_only())
             .map_err(|error| crate::plain(&error.to_string()))?;
         let documents = nodes
             .iter()
@@ -71,6 +71,13 @@ impl Locations {
             .max_by_key(|(path, place)| (**place, path.len()))
             .map(|(path, _)| path.clone())
     }
+}
+
+/// Only positions are of interest: a number that is none is no reason to find nothing.
+fn positions_only() -> serde_saphyr::Options {
+    let mut options = crate::options();
+    options.non_finite_float_policy = serde_saphyr::NonFiniteFloatPolicy::PassThrough;
+    options
 }
 
 fn walk(node: &Node, path: String, places: &mut BTreeMap<String, Position>) {

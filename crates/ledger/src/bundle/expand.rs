@@ -22,17 +22,27 @@ pub(crate) fn expand(bundle: &Bundle) -> Result<Vec<Job>, Refusal> {
     let mut jobs = Vec::with_capacity(bundle.jobs.len() * 2);
     for replica_index in 0..bundle.copies() {
         for (index, spec) in bundle.jobs.iter().enumerate() {
-            let job = runtime_job(bundle, replica_index, index, spec)?;
-            check_job(&job)?;
-            check_tags(&job.tags)?;
-            let bytes = serde_json::to_vec(&job).map_or(usize::MAX, |encoded| encoded.len());
-            if bytes > JOB_BYTES {
-                return Err(too_large(&format!("jobs[{index}]"), bytes, JOB_BYTES));
-            }
-            jobs.push(job);
+            jobs.push(expand_job(bundle, replica_index, index, spec)?);
         }
     }
     Ok(jobs)
+}
+
+/// One runtime job, checked.
+pub(crate) fn expand_job(
+    bundle: &Bundle,
+    replica_index: u32,
+    index: usize,
+    spec: &BundleJob,
+) -> Result<Job, Refusal> {
+    let job = runtime_job(bundle, replica_index, index, spec)?;
+    check_job(&job)?;
+    check_tags(&job.tags)?;
+    let bytes = serde_json::to_vec(&job).map_or(usize::MAX, |encoded| encoded.len());
+    if bytes > JOB_BYTES {
+        return Err(too_large(&format!("jobs[{index}]"), bytes, JOB_BYTES));
+    }
+    Ok(job)
 }
 
 fn runtime_job(

@@ -4,6 +4,9 @@ mod check;
 mod create;
 mod delete;
 mod expand;
+mod faults;
 mod single;
 mod template;
 mod update;
+
+pub use faults::{BundleFault, bundle_faults};
