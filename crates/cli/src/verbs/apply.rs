@@ -1,6 +1,6 @@
 //! `greenroom apply`, `delete` and `validate`: bundles from manifests to the Manager.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use greenroom_manifest::{Manifest, Problem};
 use greenroom_sdk::types::bundle::Bundle;
 use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
 use greenroom_sdk::types::stream::StreamEvent;
-use greenroom_sdk::types::{BundleId, JobId};
+use greenroom_sdk::types::{BundleId, JobId, NodeId};
 use greenroom_sdk::{Client, Error, EventSettings, StreamItem, UpdateBundle};
 use serde::Serialize;
 
@@ -264,19 +264,25 @@ fn settle(
     if let (JobState::Post, Some(verdict)) = (job.state, &job.terminal_state) {
         *failed = Some(format!("job {job_id} failed: {}", verdict.reason));
     }
-    let newest = job
-        .history
-        .iter()
-        .rev()
-        .find(|entry| entry.kind.at().is_some());
-    if let Some(HistoryKind::Running { at, .. }) = newest.map(|entry| &entry.kind) {
+    if let Some(node_id) = running_on(job) {
         waiting.remove(job_id);
         let done = total - waiting.len();
-        say(&format!(
-            "{done}/{total} running: {job_id} on {}",
-            at.node.node_id
-        ));
+        say(&format!("{done}/{total} running: {job_id} on {node_id}"));
     }
+}
+
+/// The node of an instance that runs. Entries of several instances may be mixed, as where one stops
+/// while the next one runs already.
+fn running_on(job: &JobWithHistory) -> Option<NodeId> {
+    let mut newest = BTreeMap::new();
+    for entry in &job.history {
+        if let Some(at) = entry.kind.at() {
+            let is_running = matches!(entry.kind, HistoryKind::Running { .. });
+            newest.insert((at.role.clone(), at.node.node_id.clone()), is_running);
+        }
+    }
+    let running = newest.into_iter().find(|(_, is_running)| *is_running);
+    running.map(|((_, node_id), _)| node_id)
 }
 
 // === impl Delete ===

@@ -219,11 +219,12 @@ pub(crate) async fn all_jobs(client: &Client) -> Result<Vec<JobRow>, Failure> {
 fn row(found: &FoundJob) -> JobRow {
     let job = &found.job;
     let instance = found.instances.last();
-    let newest = job
-        .history
-        .iter()
-        .rev()
-        .find(|entry| entry.kind.at().is_some());
+    let newest = job.history.iter().rev().find(|entry| {
+        let at = entry.kind.at();
+        at.is_some_and(|at| {
+            instance.is_none_or(|it| it.key.role == at.role && it.node_id == at.node.node_id)
+        })
+    });
     let starts = job
         .history
         .iter()

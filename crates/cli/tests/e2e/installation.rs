@@ -173,3 +173,26 @@ async fn a_list_that_is_watched_and_events_that_are_followed_tell_what_happens()
     list.signal(Signal::INT);
     up.end();
 }
+
+#[test]
+fn an_update_is_waited_for() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "1"]);
+    let text = sleeping("tale", &["a", "b"]);
+    up.file("tale.yaml", &text);
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    let before = ["tale.0.a", "tale.0.b"].map(|job_id| up.job(job_id));
+    up.file("tale.yaml", text.replacen("sleep 1000", "sleep 2000", 1));
+    let applied = up
+        .run(&["apply", "-f", "tale.yaml", "--wait", "--json"])
+        .ok()
+        .json();
+    assert_eq!(applied["action"], "updated");
+    assert_eq!(applied["revision"], 2);
+    let after = ["tale.0.a", "tale.0.b"].map(|job_id| up.job(job_id));
+    assert_eq!(after[0]["instance"], "running");
+    assert_eq!(after[0]["starts"], 2);
+    assert_ne!(after[0]["startId"], before[0]["startId"]);
+    assert_eq!(after[1], before[1], "what did not change runs on");
+    up.end();
+}
