@@ -138,6 +138,8 @@ impl Pending {
 
 /// One pass: the next job of each class that may have a place, and jobs to be tried in any case.
 struct Pass {
+    /// It is over all pending jobs; otherwise only those to be tried in any case are.
+    whole: bool,
     heads: BTreeMap<PendingKey, Class>,
     besides: BTreeSet<PendingKey>,
     /// Classes for which there is no place as things stand.
@@ -354,7 +356,8 @@ impl Policy {
                 .map(|entry| entry.key.clone())
                 .collect();
             let (mut heads, mut failed) = (BTreeMap::new(), BTreeSet::new());
-            if everything || !nodes.is_empty() {
+            let whole = everything || !nodes.is_empty();
+            if whole {
                 besides.extend(self.pending.untold.iter().cloned());
                 for (class, keys) in &self.pending.by_class {
                     let Some(first) = keys.first() else { continue };
@@ -366,6 +369,7 @@ impl Policy {
                 }
             }
             let pass = Pass {
+                whole,
                 heads,
                 besides,
                 failed,
@@ -443,7 +447,9 @@ impl Policy {
     }
 
     fn go_on(&self, pass: &mut Pass, class: Class, behind: &PendingKey) {
-        if let Some(next) = self.pending.next_of(&class, Some(behind)) {
+        if pass.whole
+            && let Some(next) = self.pending.next_of(&class, Some(behind))
+        {
             pass.heads.insert(next, class);
         }
     }

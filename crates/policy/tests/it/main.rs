@@ -6,6 +6,7 @@ mod ceiling;
 mod contract;
 mod drain;
 mod field;
+mod field_stock;
 mod health;
 mod hydration;
 mod interruption;
