@@ -138,7 +138,7 @@ pub(crate) fn inventory(at: usize) -> NodeInventory {
     if at % 5 == 0 {
         offer.capabilities = vec![card(4)];
     }
-    if at % 8 == 0 {
+    if at % 4 == 0 {
         offer.gpus = (0..2)
             .map(|index| Gpu {
                 index,

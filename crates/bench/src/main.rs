@@ -4,10 +4,7 @@
 //! Machines differ and are shared, so times are CPU times of the one thread that works, and what is
 //! claimed is a ratio to a baseline in the same run or a count. Nothing here passes or fails.
 
-#![allow(
-    clippy::print_stdout,
-    reason = "the table is what the program is for"
-)]
+#![allow(clippy::print_stdout, reason = "the table is what the program is for")]
 
 mod fleets;
 mod measure;

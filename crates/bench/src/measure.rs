@@ -25,9 +25,12 @@ pub(crate) fn allocated<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     let region = Region::new(ALLOCATOR);
     let answer = work();
     let change = region.change();
-    let bytes = change.bytes_allocated as f64 - change.bytes_deallocated as f64
-        + change.bytes_reallocated as f64;
-    (answer, bytes, (change.allocations + change.reallocations) as f64)
+    let bytes = change.bytes_allocated as f64 - change.bytes_deallocated as f64;
+    (
+        answer,
+        bytes,
+        (change.allocations + change.reallocations) as f64,
+    )
 }
 
 /// Times of single pieces of work, by the wall.
@@ -47,7 +50,10 @@ impl Samples {
     pub(crate) fn percentile(&mut self, percent: f64) -> f64 {
         self.0.sort_by(f64::total_cmp);
         let at = (self.0.len() as f64 * percent / 100.0) as usize;
-        self.0.get(at.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0.0)
+        self.0
+            .get(at.min(self.0.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0.0)
     }
 
     pub(crate) fn mean(&self) -> f64 {

@@ -37,7 +37,8 @@ impl World {
             mono: Mono(0),
             wall: START,
         };
-        let tree = json!({"url": "127.0.0.1:1", "placementPools": [{"name": "p", "tiers": [tier]}]});
+        let tree =
+            json!({"url": "127.0.0.1:1", "placementPools": [{"name": "p", "tiers": [tier]}]});
         let settings = Settings::parse(&tree).expect("the settings are valid");
         Self {
             policy: Policy::new(settings, now, IdSource::seeded(1)).without_traces(),
@@ -104,9 +105,13 @@ fn inventory() -> Arc<NodeInventory> {
 fn metadata(at: usize) -> Arc<NodeMetadata> {
     Arc::new(NodeMetadata {
         node_id: node_id(at),
-        tags: [("pool", "p"), ("tier", "t"), ("az", ["a", "b", "c"][at % 3])]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        tags: [
+            ("pool", "p"),
+            ("tier", "t"),
+            ("az", ["a", "b", "c"][at % 3]),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
         created_at: START,
         ..NodeMetadata::default()
     })
@@ -164,7 +169,11 @@ fn bundle_events(at: usize, jobs: usize, capacity: f64, node: Option<usize>) -> 
                 node: Arc::clone(node),
                 running: None,
             };
-            history.push(entry(2, start.clone(), HistoryKind::Provisioned(there.clone())));
+            history.push(entry(
+                2,
+                start.clone(),
+                HistoryKind::Provisioned(there.clone()),
+            ));
             let kind = HistoryKind::Running {
                 at: there,
                 ports: BTreeMap::new(),
@@ -237,7 +246,10 @@ fn seconds(nanos: f64) -> String {
 /// PERF-03.
 pub(crate) fn mass(scale: usize) -> Table {
     let (nodes, bundles) = (10_000 / scale, 10_000 / scale);
-    let title = format!("{} jobs onto {nodes} empty nodes, the whole policy", bundles * JOBS);
+    let title = format!(
+        "{} jobs onto {nodes} empty nodes, the whole policy",
+        bundles * JOBS
+    );
     let mut table = Table::new(title, &["what", "value"]);
     let mut world = World::new(own());
     snapshot(&mut world, (0..nodes).flat_map(node_events).collect());
@@ -253,8 +265,14 @@ pub(crate) fn mass(scale: usize) -> Table {
     table.fact("deciding, CPU s", seconds(deciding));
     table.fact("us a job", micros(deciding / jobs.max(1) as f64));
     table.fact("taking the replies, CPU s", seconds(answering));
-    table.fact("bytes a job before it is placed", whole(bytes / (bundles * JOBS) as f64));
-    table.fact("bytes a job more once placed, its call counted", whole(more / jobs.max(1) as f64));
+    table.fact(
+        "bytes a job before it is placed",
+        whole(bytes / (bundles * JOBS) as f64),
+    );
+    table.fact(
+        "bytes a job more once placed, its call counted",
+        whole(more / jobs.max(1) as f64),
+    );
     table
 }
 
@@ -282,7 +300,10 @@ pub(crate) fn pending(scale: usize) -> Table {
     table.fact("1 000 updates that change nothing, CPU s", seconds(same));
     // Costly as it may be: a few, and by ten.
     let ((), grown) = timed(|| (0..20).for_each(|at| update(&mut world, at, SIZE + 0.5)));
-    table.fact("1 000 updates that make room, CPU s (20 measured)", seconds(grown * 50.0));
+    table.fact(
+        "1 000 updates that make room, CPU s (20 measured)",
+        seconds(grown * 50.0),
+    );
     table
 }
 
@@ -290,7 +311,10 @@ pub(crate) fn pending(scale: usize) -> Table {
 pub(crate) fn recovery(scale: usize) -> Table {
     let nodes = 10_000 / scale;
     let lost = nodes / 3;
-    let title = format!("{lost} of {nodes} nodes lost at once, {} jobs on them", lost * JOBS);
+    let title = format!(
+        "{lost} of {nodes} nodes lost at once, {} jobs on them",
+        lost * JOBS
+    );
     let mut table = Table::new(title, &["what", "value"]);
     let mut world = World::new(cloud());
     snapshot(&mut world, (0..nodes).flat_map(node_events).collect());
@@ -314,7 +338,10 @@ pub(crate) fn recovery(scale: usize) -> Table {
     });
     table.fact("deciding everything, CPU s", seconds(spent));
     table.fact("us a job", micros(spent / (lost * JOBS) as f64));
-    table.fact("p99 of one node's loss, us", micros(samples.percentile(99.0)));
+    table.fact(
+        "p99 of one node's loss, us",
+        micros(samples.percentile(99.0)),
+    );
     table.fact("mean of one node's loss, us", micros(samples.mean()));
     table.fact("starts sent", whole(world.starts() as f64));
     table.fact("machines asked for", whole(world.purchases() as f64));
@@ -333,8 +360,14 @@ pub(crate) fn hydration(scale: usize) -> Table {
     let ((), taking) = timed(|| snapshot(&mut world, events));
     let ((), deciding) = timed(|| end_of_snapshot(&mut world));
     table.fact("taking the snapshot, CPU s", seconds(taking));
-    table.fact("end of snapshot to the first decision, CPU s", seconds(deciding));
+    table.fact(
+        "end of snapshot to the first decision, CPU s",
+        seconds(deciding),
+    );
     table.fact("together, CPU s", seconds(taking + deciding));
-    table.fact("starts sent (1 job was waiting)", whole(world.starts() as f64));
+    table.fact(
+        "starts sent (1 job was waiting)",
+        whole(world.starts() as f64),
+    );
     table
 }

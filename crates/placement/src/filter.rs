@@ -25,7 +25,7 @@ use crate::port::Port;
 use crate::request::{Context, Request};
 use crate::reserved::Reserved;
 use crate::trace::{Exclusion, Reason};
-use crate::walk::{Special, SpareStanding};
+use crate::walk::{SpareStanding, Special};
 
 /// A request with everything that does not depend on the node.
 pub(crate) struct Case<'a> {
@@ -471,8 +471,7 @@ impl<'a> Case<'a> {
         if node.bound.is_empty() && node.foreign.is_empty() {
             return None;
         }
-        let outside =
-            |job_id: &JobId, job: &JobRef| *job_id != self.job_id && !self.is_mate(job);
+        let outside = |job_id: &JobId, job: &JobRef| *job_id != self.job_id && !self.is_mate(job);
         if self.group.exclusive {
             return node.carried().find(|(job_id, job)| outside(job_id, job));
         }

@@ -129,12 +129,18 @@ pub(crate) struct Member {
 
 impl Known {
     fn copy(&self, replica: u32) -> Option<&CopyState> {
-        let at = self.copies.iter().position(|(known, _)| *known == replica)?;
+        let at = self
+            .copies
+            .iter()
+            .position(|(known, _)| *known == replica)?;
         Some(&self.copies[at].1)
     }
 
     fn copy_mut(&mut self, replica: u32) -> Option<&mut CopyState> {
-        let at = self.copies.iter().position(|(known, _)| *known == replica)?;
+        let at = self
+            .copies
+            .iter()
+            .position(|(known, _)| *known == replica)?;
         Some(&mut self.copies[at].1)
     }
 

@@ -269,8 +269,11 @@ impl Index {
     /// All in which the index differs from what the nodes say.
     pub(crate) fn faults(&self, nodes: &[Node]) -> Vec<String> {
         let mut faults = Vec::new();
-        let mut counts: Vec<Vec<usize>> =
-            self.tiers.iter().map(|tiers| vec![0; tiers.len()]).collect();
+        let mut counts: Vec<Vec<usize>> = self
+            .tiers
+            .iter()
+            .map(|tiers| vec![0; tiers.len()])
+            .collect();
         for (slot, node) in nodes.iter().enumerate() {
             let nothing = Row::default();
             let row = self.rows.get(slot).unwrap_or(&nothing);
@@ -299,8 +302,14 @@ impl Index {
                     faults.push(format!("count of tier {pool}/{tier}: {}", index.counted));
                 }
                 for (at, class) in index.classes.iter().enumerate() {
-                    let here = |spot: &&Spot| (spot.pool, spot.tier, spot.class) == (pool, tier, at);
-                    let spots = || self.rows.iter().filter_map(|row| row.spot.as_ref()).filter(here);
+                    let here =
+                        |spot: &&Spot| (spot.pool, spot.tier, spot.class) == (pool, tier, at);
+                    let spots = || {
+                        self.rows
+                            .iter()
+                            .filter_map(|row| row.spot.as_ref())
+                            .filter(here)
+                    };
                     let mut trees = BTreeSet::new();
                     trees.extend(spots().flat_map(|spot| spot.warm.iter().copied()));
                     let mut right = holds_exactly(&class.all, spots(), nodes)

@@ -78,10 +78,13 @@ impl Reserved {
         self.capacity += needs.capacity;
         self.cores += needs.cores;
         for capability in &needs.capabilities {
-            *self
-                .capabilities
-                .entry(capability.name.clone())
-                .or_default() += u64::from(capability.count);
+            let count = u64::from(capability.count);
+            match self.capabilities.get_mut(&capability.name) {
+                Some(taken) => *taken += count,
+                None => {
+                    self.capabilities.insert(capability.name.clone(), count);
+                }
+            }
         }
         self.ports.extend(needs.ports.iter().copied());
     }
@@ -91,8 +94,12 @@ impl Reserved {
         self.capacity = self.capacity.max(other.capacity);
         self.cores = self.cores.max(other.cores);
         for (name, &count) in &other.capabilities {
-            let here = self.capabilities.entry(name.clone()).or_default();
-            *here = count.max(*here);
+            match self.capabilities.get_mut(name) {
+                Some(here) => *here = count.max(*here),
+                None => {
+                    self.capabilities.insert(name.clone(), count);
+                }
+            }
         }
         for (&index, &share) in &other.gpus {
             let here = self.gpus.entry(index).or_default();

@@ -112,7 +112,9 @@ impl<'a> Walk<'a> {
             if !best.is_beaten_by(&rank, node) {
                 return ControlFlow::Break(());
             }
-            let elsewhere = stream.but_warm.is_some_and(|it| case.fleet.is_warm(key.slot, it));
+            let elsewhere = stream
+                .but_warm
+                .is_some_and(|it| case.fleet.is_warm(key.slot, it));
             if elsewhere || case.special.contains(&key.slot) {
                 return ControlFlow::Continue(());
             }
@@ -131,7 +133,7 @@ impl<'a> Walk<'a> {
     fn streams(&self, at: usize, tier: &Tier) -> Vec<Stream<'a>> {
         let case = self.case;
         let template = case.warm_template();
-        let mut streams = Vec::new();
+        let mut streams = Vec::with_capacity(16);
         for class in case.fleet.classes(self.index, at) {
             let Some(rank) = self.rank_of(class, tier) else {
                 continue;
@@ -152,7 +154,7 @@ impl<'a> Walk<'a> {
                 but_warm: template,
             });
         }
-        streams.sort_by(|a, b| a.rank.cmp(&b.rank));
+        streams.sort_unstable_by(|a, b| a.rank.cmp(&b.rank));
         streams
     }
 

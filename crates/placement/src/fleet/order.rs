@@ -53,7 +53,8 @@ impl Fleet {
                     numbers.push(number);
                 }
             }
-            self.images.insert(template.clone(), Template { number, images })
+            self.images
+                .insert(template.clone(), Template { number, images })
         };
         for image in before.iter().flat_map(|before| &before.images) {
             let now = self.images.get(&template);
@@ -110,7 +111,7 @@ impl Fleet {
         };
         let Some(plan) = &known.plan else { return };
         let mut is_new = false;
-        let masks = plan
+        let mut masks: Vec<Mask> = plan
             .groups()
             .iter()
             .map(|group| {
@@ -119,6 +120,9 @@ impl Fleet {
                 mask
             })
             .collect();
+        if masks.iter().all(|mask| *mask == Mask::default()) {
+            masks = Vec::new();
+        }
         for mask in std::mem::replace(&mut known.masks, masks) {
             self.index.demands.release(mask);
         }

@@ -53,7 +53,10 @@ fn pools(dice: &mut Dice) -> Vec<Pool> {
     spot.max_nodes = dice.pick(&[None, Some(2), Some(9)]);
     let mut oci = elastic("oci", TierKind::Oci, &[shape("mid", 2.0)]);
     oci.region = Some("z1".to_owned());
-    vec![pool("live", vec![own, spot]), pool("spill", vec![oci, fixed("own")])]
+    vec![
+        pool("live", vec![own, spot]),
+        pool("spill", vec![oci, fixed("own")]),
+    ]
 }
 
 fn some_needs(dice: &mut Dice) -> Vec<Capability> {
@@ -123,13 +126,27 @@ fn some_facts(dice: &mut Dice, node_id: NodeId) -> NodeFacts {
     let reserved: [&[&str]; 4] = [&[], &["x"], &["y"], &["y", "x"]];
     NodeFacts {
         node_id,
-        pool: dice.pick(&[Some("live".into()), Some("live".into()), Some("spill".into()), None]),
-        tier: dice.pick(&[Some("own".into()), Some("spot".into()), Some("oci".into()), None]),
+        pool: dice.pick(&[
+            Some("live".into()),
+            Some("live".into()),
+            Some("spill".into()),
+            None,
+        ]),
+        tier: dice.pick(&[
+            Some("own".into()),
+            Some("spot".into()),
+            Some("oci".into()),
+            None,
+        ]),
         az: dice.pick(&[None, Some("z1".to_owned()), Some("z2".to_owned())]),
         reliability: dice.pick(&[None, None, Some(Reliability::Interruptible)]),
         spare: dice.one_in(3).then(|| Spare {
             warm_for: dice.pick(&[vec![], vec![TemplateName::from("x")]]),
-            reserved_for: dice.pick(&reserved).iter().map(|&name| name.into()).collect(),
+            reserved_for: dice
+                .pick(&reserved)
+                .iter()
+                .map(|&name| name.into())
+                .collect(),
             exclusive: dice.one_in(2),
         }),
     }
@@ -141,7 +158,9 @@ fn some_inventory(dice: &mut Dice) -> NodeInventory {
     offer.utilization_cap = dice.pick(&[1.0, 1.0, 0.8]);
     offer.reserved_capacity = dice.pick(&[0.0, 0.0, 0.0, 0.5, 9.0]);
     offer.reserved_cores = dice.pick(&[0, 0, 1]);
-    offer.gpus = (0..dice.roll(3) as u32).map(|index| device(index, 1.0)).collect();
+    offer.gpus = (0..dice.roll(3) as u32)
+        .map(|index| device(index, 1.0))
+        .collect();
     if let Some(gpu) = offer.gpus.first_mut() {
         gpu.reserved_capacity = dice.pick(&[0.0, 0.0, 0.6]);
         if dice.one_in(3) {
@@ -191,7 +210,9 @@ impl Stage {
         let mut dice = Dice(seed);
         let mut fleet = Fleet::new(pools(&mut dice));
         fleet.set_template_images("x".into(), &["i0".into(), "i1".into(), "i0".into()]);
-        let bundles = (0..3).map(|at| Arc::new(some_bundle(&mut dice, at))).collect();
+        let bundles = (0..3)
+            .map(|at| Arc::new(some_bundle(&mut dice, at)))
+            .collect();
         let mut stage = Self {
             fleet,
             bundles,
@@ -236,7 +257,9 @@ impl Stage {
         let side = dice.pick(&[Side::Binding, Side::Binding, Side::MigrationTarget]);
         match dice.roll(24) {
             0 => self.fleet.upsert_node(some_facts(dice, node)),
-            1 | 2 => self.fleet.set_inventory(&node, Arc::new(some_inventory(dice))),
+            1 | 2 => self
+                .fleet
+                .set_inventory(&node, Arc::new(some_inventory(dice))),
             3 => {
                 let mut shape = shape("odd", dice.pick(&[1.0, 4.0, f64::NAN, -1.0, f64::INFINITY]));
                 shape.total_cores = 4;
@@ -244,7 +267,9 @@ impl Stage {
             }
             4 => self.fleet.clear_inventory(&node),
             5 => self.fleet.set_condition(&node, some_condition(dice)),
-            6 => self.fleet.update_condition(&node, |it| it.cordoned = !it.cordoned),
+            6 => self
+                .fleet
+                .update_condition(&node, |it| it.cordoned = !it.cordoned),
             7 => {
                 let jobs = (0..dice.roll(3)).map(|_| self.some_job(dice)).collect();
                 self.fleet.set_foreign(&node, jobs);
@@ -269,7 +294,9 @@ impl Stage {
             15 => {
                 self.fleet.promote(&job_id);
             }
-            16 => self.fleet.set_gpu_index(&job_id, side, dice.pick(&[None, Some(0)])),
+            16 => self
+                .fleet
+                .set_gpu_index(&job_id, side, dice.pick(&[None, Some(0)])),
             17 => {
                 let images: [&[&str]; 3] = [&[], &["i0", "i2"], &["i1"]];
                 let images: Vec<String> =
@@ -353,7 +380,10 @@ impl Stage {
             let bundle = dice.pick(bundles);
             let name = dice.pick(&bundle.jobs).job_name;
             let request = Request::new(&bundle, 0, &name).unwrap();
-            (place(&self.fleet, &request), place_by_scan(&self.fleet, &request))
+            (
+                place(&self.fleet, &request),
+                place_by_scan(&self.fleet, &request),
+            )
         });
         questions
             .map(|(decision, scanned)| {
@@ -392,7 +422,7 @@ fn cases(default: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(12_000))]
+    #![proptest_config(cases(10_000))]
 
     // spec: PERF-02
     #[test]
