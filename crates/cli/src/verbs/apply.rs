@@ -261,6 +261,15 @@ fn settle(
     if !waiting.contains(job_id) {
         return;
     }
+    // The last three entries of a refused start: rejected, stopping, stopped.
+    let last = job.history.last().map(|entry| &entry.kind);
+    if let Some(HistoryKind::Stopped(_)) = last
+        && let Some(HistoryKind::Rejected { at, detail, .. }) =
+            job.history.iter().rev().nth(2).map(|entry| &entry.kind)
+    {
+        let node_id = &at.node.node_id;
+        say(&format!("{job_id} was refused by {node_id}: {detail}"));
+    }
     if let (JobState::Post, Some(verdict)) = (job.state, &job.terminal_state) {
         *failed = Some(format!("job {job_id} failed: {}", verdict.reason));
     }

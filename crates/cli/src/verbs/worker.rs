@@ -236,7 +236,7 @@ fn refusal(error: &Error) -> Failure {
         Error::Locked(_) => Exit::Locked,
         Error::Listen { .. } => Exit::AddressTaken,
         Error::Insecure(_) | Error::NoToken(_) => Exit::BadInput,
-        Error::Docker { .. } => Exit::RuntimeDenied,
+        Error::Docker { why, .. } if why.contains("may not open") => Exit::RuntimeDenied,
         Error::Journal(greenroom_worker::JournalError::Newer { .. }) => Exit::TooNew,
         Error::Journal(_) | Error::State { .. } => Exit::DiskFailed,
         _ => Exit::Failed,

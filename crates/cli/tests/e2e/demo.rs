@@ -1,9 +1,16 @@
 //! The first thing that people see.
 
-use crate::harness::{finish, greenroom, processes_on, temp};
+use crate::harness::{Up, finish, greenroom, processes_on, sleeping, temp};
 
 #[test]
 fn the_failover_demo_ends_with_a_summary_and_leaves_nothing() {
+    // An installation on the same machine, with nodes of the same names.
+    let other = temp();
+    let up = Up::start(&other, &["--workers", "1"]);
+    up.file("tale.yaml", sleeping("tale", &["a"]));
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    let before = up.job("tale.0.a");
+
     let folder = temp();
     let ran = finish(
         greenroom()
@@ -39,4 +46,8 @@ fn the_failover_demo_ends_with_a_summary_and_leaves_nothing() {
     assert!(ms("viewerGapMs") < ms("primaryGapMs"), "{summary}");
     assert_eq!(processes_on(folder.path()), []);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+
+    // Nothing of the other one was touched.
+    assert_eq!(up.job("tale.0.a"), before);
+    up.end();
 }

@@ -340,3 +340,25 @@ async fn a_used_token_is_refused_once_in_words_and_asked_again() {
     first.ended().ok();
     up.end();
 }
+
+#[test]
+fn docker_that_is_asked_for_and_is_not_there_stops_the_start() {
+    let folder = temp();
+    let socket = folder.path().join("docker.sock");
+    let mut up = Up::command(folder.path(), &["--workers", "1"]);
+    let args: Vec<std::ffi::OsString> = up
+        .get_args()
+        .map(|arg| match arg.to_str() {
+            Some("process") => "docker".into(),
+            _ => arg.to_owned(),
+        })
+        .collect();
+    up = greenroom();
+    up.args(args)
+        .env("DOCKER_HOST", format!("unix://{}", socket.display()));
+    finish(&mut up).refused(
+        1,
+        &["worker-1 did not start", "Docker at unix://", "its log is "],
+    );
+    assert_eq!(processes_on(folder.path()), []);
+}
