@@ -135,10 +135,10 @@ pub(crate) fn inventory(at: usize) -> NodeInventory {
         total_cores: size as u32,
         ..NodeInventory::default()
     };
-    if at % 5 == 0 {
+    if at.is_multiple_of(5) {
         offer.capabilities = vec![card(4)];
     }
-    if at % 4 == 0 {
+    if at.is_multiple_of(4) {
         offer.gpus = (0..2)
             .map(|index| Gpu {
                 index,

@@ -4,8 +4,7 @@
 //! something changes and never at a decision. [`Fleet::recompute`] works all of them out again from
 //! the bindings alone; a difference is a bug.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_types::inventory::{Capability, NodeInventory};
@@ -15,6 +14,7 @@ use greenroom_types::{BundleId, JobId, JobName, NodeId, PoolName, TemplateName};
 use crate::binding::{JobRef, Side};
 use crate::groups::BundlePlan;
 use crate::index::{Index, Mask};
+use crate::lookup::Lookup;
 use crate::node::{
     Node, NodeCondition, NodeFacts, Released, ServicePorts, Source, Spare, TierGate,
 };
@@ -29,9 +29,6 @@ mod order;
 pub use check::Drift;
 
 pub(crate) use crate::index::Slot;
-
-/// For finding things by name alone: never walked in an order that matters, and the same in each run.
-type Lookup<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// All that placement looks at.
 #[derive(Clone, Debug, Default)]

@@ -18,6 +18,7 @@ mod gpu;
 mod groups;
 mod index;
 mod key;
+mod lookup;
 mod needs;
 mod node;
 mod offer;

@@ -54,7 +54,7 @@ impl<'a> Request<'a> {
             .jobs
             .iter()
             .position(|job| job.job_name == *job_name)?;
-        (replica_index < bundle.copies()).then(|| Self {
+        (replica_index < bundle.copies()).then_some(Self {
             bundle,
             job,
             replica_index,

@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
                 but_warm: template,
             });
         }
-        streams.sort_unstable_by(|a, b| a.rank.cmp(&b.rank));
+        streams.sort_unstable_by_key(|stream| stream.rank);
         streams
     }
 

@@ -22,7 +22,7 @@ impl Fleet {
         self.revision += 1;
         let id = bundle.bundle_id.clone();
         let plan = Arc::new(BundlePlan::new(Arc::clone(bundle)));
-        let known = self.bundles.entry(id.clone()).or_default();
+        let known = self.bundles.of(&id);
         known.plan = Some(Arc::clone(&plan));
         self.hold_demands(&id);
         for slot in self.slots_of(&id) {
@@ -58,7 +58,7 @@ impl Fleet {
     /// Ends, or takes up again, the hold for a job that is deleted, dropped or judged terminal
     /// (INTRA-05). A job that is bound needs no hold, whatever is said here.
     pub fn set_released(&mut self, job: &JobRef, released: bool) {
-        let known = self.bundles.entry(job.bundle_id.clone()).or_default();
+        let known = self.bundles.of(&job.bundle_id);
         let copy = known.copy_or_new(job.replica_index);
         let changed = if released {
             copy.released.insert(job.job_name.clone())
@@ -87,14 +87,14 @@ impl Fleet {
         self.unbind(job_id, side);
         let slot = self.slot(node);
         let bought = self.is_bought(slot);
-        let known = self.bundles.entry(job.bundle_id.clone()).or_default();
+        let known = self.bundles.of(&job.bundle_id);
         known.copy_or_new(job.replica_index).members.push(Member {
             name: job.job_name.clone(),
             job_id: job_id.clone(),
             side,
             slot,
         });
-        *self.jobs.entry(job_id.clone()).or_default().side(side) = Some(slot);
+        *self.jobs.of(job_id).side(side) = Some(slot);
         self.seq += 1;
         let entry = &mut self.nodes[slot];
         entry.consumed |= bought

@@ -101,12 +101,13 @@ impl Fleet {
         }
         compare(
             "bindings by job".to_owned(),
-            format!("{:?}", self.jobs.iter().collect::<BTreeMap<_, _>>()),
+            format!("{:?}", self.jobs),
             format!("{jobs:?}"),
         );
         let kept: BTreeMap<(BundleId, u32), BTreeSet<Member>> = self
             .bundles
-            .iter()
+            .sorted()
+            .into_iter()
             .flat_map(|(id, known)| {
                 known.copies.iter().map(move |&(replica, ref copy)| {
                     (
