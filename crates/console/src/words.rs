@@ -23,7 +23,7 @@ pub fn of_report(report: &Report) -> String {
     }
     if report.restarts > 0 {
         let limit = match report.restart_limit {
-            Some(limit) => format!(" of {limit} allowed"),
+            Some(limit) => format!(", and {limit} are allowed"),
             None => String::new(),
         };
         let restarts = report.restarts;
@@ -31,6 +31,9 @@ pub fn of_report(report: &Report) -> String {
             &mut text,
             format_args!("Restarts within the last hour: {restarts}{limit}."),
         );
+    }
+    if let Some(last) = &report.last_failure {
+        line(&mut text, format_args!("Last {last}."));
     }
     for (node_id, left) in &report.excluded {
         line(

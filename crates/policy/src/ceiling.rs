@@ -60,9 +60,13 @@ impl Policy {
         let count = job.restarts.len();
         match limit {
             Some(limit) if count > limit as usize => {
-                let reason = format!(
+                let mut reason = format!(
                     "job {job_id} failed {count} times within an hour; its limit is {limit} restarts"
                 );
+                if let Some(last) = crate::history::last_failure(&job.seen) {
+                    reason.push_str("; last ");
+                    reason.push_str(&last);
+                }
                 self.trip(job_id, reason, out);
                 Counted::Tripped
             }

@@ -7,6 +7,28 @@ use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
 use greenroom_types::node::NodeMetadata;
 use greenroom_types::{NodeId, Role, StartId, Wall};
 
+/// Longest part of a worker's words that is passed on.
+const WORDS_MAX: usize = 300;
+
+/// What the newest failure or rejection said, with the node where it was; none without one that said
+/// anything.
+pub(crate) fn last_failure(job: &JobWithHistory) -> Option<String> {
+    job.history.iter().rev().find_map(|entry| {
+        let (at, what, detail) = match &entry.kind {
+            HistoryKind::Rejected { at, detail, .. } => (at, "rejected by", detail),
+            HistoryKind::Stopping { at, reason, detail } if reason.is_failure() => {
+                (at, "failed on", detail)
+            }
+            _ => return None,
+        };
+        if detail.is_empty() {
+            return None;
+        }
+        let end = detail.floor_char_boundary(WORDS_MAX);
+        Some(format!("{what} {}: {}", at.node.node_id, &detail[..end]))
+    })
+}
+
 /// One start of an instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
@@ -176,4 +198,63 @@ pub(crate) fn runs(job: &JobWithHistory) -> Vec<Run> {
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_types::job::{At, HistoryEntry};
+    use greenroom_types::node::RejectionCode;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_failure_that_said_anything_is_told_with_its_node() {
+        let entry = |node: &str, rejected: bool, detail: &str| {
+            let metadata = NodeMetadata {
+                node_id: node.into(),
+                ..NodeMetadata::default()
+            };
+            let at = At {
+                role: "primary".into(),
+                node: Arc::new(metadata),
+                running: None,
+            };
+            let detail = detail.to_owned();
+            let kind = if rejected {
+                HistoryKind::Rejected {
+                    at,
+                    code: RejectionCode::Disk,
+                    detail,
+                }
+            } else {
+                HistoryKind::Stopping {
+                    at,
+                    reason: StopReason::JobFailed,
+                    detail,
+                }
+            };
+            HistoryEntry {
+                at: Wall(0),
+                seq: 1,
+                start_id: None,
+                kind,
+            }
+        };
+        let told = |history| {
+            last_failure(&JobWithHistory {
+                history,
+                ..JobWithHistory::default()
+            })
+        };
+        assert_eq!(told(vec![]), None);
+        let failed = entry("n1", false, "no such program");
+        assert_eq!(
+            told(vec![failed.clone()]).as_deref(),
+            Some("failed on n1: no such program")
+        );
+        let history = vec![failed, entry("n2", true, "disk"), entry("n3", false, "")];
+        assert_eq!(told(history).as_deref(), Some("rejected by n2: disk"));
+        let long = told(vec![entry("n1", false, &"ä".repeat(400))]).unwrap();
+        assert!(long.len() < 330, "{}", long.len());
+    }
 }

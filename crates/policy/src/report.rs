@@ -36,6 +36,8 @@ pub struct Report {
     pub restarts: usize,
     /// Its ceiling; none for `drop`.
     pub restart_limit: Option<u32>,
+    /// What its newest failure or rejection said, and on which node.
+    pub last_failure: Option<String>,
     /// Nodes left out for this job alone, and for how long.
     pub excluded: Vec<(NodeId, Millis)>,
 }
@@ -57,6 +59,7 @@ impl Policy {
             waits_for: None,
             restarts: 0,
             restart_limit: None,
+            last_failure: None,
             excluded: Vec::new(),
         };
         let Some(job) = self.jobs.get(job_id) else {
@@ -88,6 +91,7 @@ impl Policy {
         report.restart_limit = self
             .spec(job_id)
             .and_then(|spec| self.settings.ceilings.limit(&spec.requirements));
+        report.last_failure = crate::history::last_failure(&job.seen);
         report.excluded = job
             .excluded
             .iter()

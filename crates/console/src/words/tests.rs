@@ -72,8 +72,27 @@ fn report() -> Report {
         waits_for: None,
         restarts: 0,
         restart_limit: None,
+        last_failure: None,
         excluded: Vec::new(),
     }
+}
+
+#[test]
+fn the_last_failure_and_a_ceiling_that_tripped_are_told_plainly() {
+    let told = of_report(&Report {
+        restarts: 7,
+        restart_limit: Some(6),
+        last_failure: Some("failed on n1: no such program".to_owned()),
+        ..report()
+    });
+    assert!(
+        told.contains("Last failed on n1: no such program."),
+        "{told}"
+    );
+    assert!(
+        told.contains("Restarts within the last hour: 7, and 6 are allowed."),
+        "{told}"
+    );
 }
 
 #[test]
@@ -147,7 +166,7 @@ fn a_waiting_job_says_what_for() {
         "\
 Job news.0.enc: found no place, waits for room.
 It is tried again in 4s.
-Restarts within the last hour: 2 of 6 allowed.
+Restarts within the last hour: 2, and 6 are allowed.
 Node n7 is left out for this job for another 25s.
 What the engine says now:
 No place is found (noCapacityInAnyPool); pools tried: studio.
