@@ -8,6 +8,7 @@
 mod batches;
 mod news;
 mod recover;
+mod stop;
 
 pub(crate) use self::recover::{Found, FoundState};
 
@@ -24,7 +25,7 @@ use greenroom_types::{Millis, StartId, Tags};
 use crate::capacity::{Reservation, Room};
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::Outcome;
-use crate::order::{Info, Order, Refusal, Report, Said, StartSpec};
+use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
 use crate::outbox::Outbox;
 use crate::ports::PortProbe;
 use crate::spec::{RuntimeKind, check_spec};
@@ -87,7 +88,9 @@ pub(crate) enum Act {
     /// Start what was made.
     Start(StartId),
     /// Stop it, politely for so long.
-    Stop(StartId, Millis),
+    Stop(StartId, Millis, StopCause),
+    /// Hand its changed configuration to its job.
+    Configure(StartId),
     /// Remove whatever is left of it; a preparation under way is given up first.
     Remove(StartId),
     /// Watch an instance that was found running.
@@ -202,8 +205,9 @@ impl Agent {
                 key,
                 start_id,
                 grace,
+                cause,
             }) => {
-                self.apply_stop(&key, start_id, grace, out);
+                self.apply_stop(&key, start_id, grace, cause, out);
             }
             Event::Order(Order::StartPrepared { key, start_id }) => {
                 self.apply_start_prepared(&key, start_id, out);
@@ -213,8 +217,10 @@ impl Agent {
                 start_id,
                 description,
                 tags,
+                configurations,
             }) => {
-                self.apply_update(&key, start_id, description, tags, out);
+                let new = (description, tags, configurations);
+                self.apply_update(&key, start_id, new, out);
             }
             Event::Order(Order::Tags(tags)) => {
                 out.persist.push(Record::NodeTags { tags: tags.clone() });
@@ -471,48 +477,6 @@ impl Agent {
         }
     }
 
-    fn apply_stop(
-        &mut self,
-        key: &InstanceKey,
-        start_id: Option<StartId>,
-        grace: Millis,
-        out: &mut Effects,
-    ) {
-        let start_id = start_id.or_else(|| self.live(key)).unwrap_or_default();
-        if self.instances.contains_key(&start_id) {
-            self.stop(&start_id, grace, out);
-        } else {
-            // It is not here: that is what the Manager wants to hear.
-            self.say(key, &start_id, Said::Stopped { completed: false }, out);
-        }
-    }
-
-    fn stop(&mut self, start_id: &StartId, grace: Millis, out: &mut Effects) {
-        let Some(instance) = self.instances.get(start_id) else {
-            return;
-        };
-        let stopped = Said::Stopped { completed: false };
-        match &instance.phase {
-            Phase::Waiting => {
-                self.end(start_id, stopped, grace, true, out);
-                self.apply_removed(start_id, out);
-            }
-            Phase::Preparing | Phase::Prepared => {
-                self.end(start_id, stopped, grace, true, out);
-                self.remove(start_id, out);
-            }
-            Phase::Starting | Phase::Running => {
-                self.end(start_id, stopped, grace, true, out);
-                out.act.push(Act::Stop(start_id.clone(), grace));
-            }
-            // The runtime takes the shorter of two graces (JOB-23).
-            Phase::Stopping {
-                removing: false, ..
-            } => out.act.push(Act::Stop(start_id.clone(), grace)),
-            Phase::Stopping { removing: true, .. } => {}
-        }
-    }
-
     fn live(&self, key: &InstanceKey) -> Option<StartId> {
         let of_key = || {
             self.instances
@@ -554,8 +518,7 @@ impl Agent {
         &mut self,
         key: &InstanceKey,
         start_id: Option<StartId>,
-        description: String,
-        tags: Tags,
+        (description, tags, configurations): (String, Tags, BTreeMap<String, String>),
         out: &mut Effects,
     ) {
         let Some(start_id) = start_id.or_else(|| self.live(key)) else {
@@ -567,30 +530,15 @@ impl Agent {
         let spec = Arc::make_mut(&mut instance.spec);
         spec.description.clone_from(&description);
         spec.tags.clone_from(&tags);
+        if spec.configure(&configurations) && spec.job_socket {
+            out.act.push(Act::Configure(start_id.clone()));
+        }
         out.persist.push(Record::Updated {
             start_id,
             description,
             tags,
+            configurations,
         });
-    }
-
-    fn apply_shutdown(&mut self, grace: Millis, park: bool, out: &mut Effects) {
-        // Who was told to leave does not stay because a Manager that has not heard of it says so.
-        let stays = self.leaving != Some(false);
-        self.leaving = Some(park && stays);
-        let all: Vec<StartId> = self.instances.keys().cloned().collect();
-        for start_id in all {
-            self.stop(&start_id, grace, out);
-        }
-        self.ensure_left(out);
-    }
-
-    fn ensure_left(&mut self, out: &mut Effects) {
-        if let Some(park) = self.leaving
-            && self.instances.is_empty()
-        {
-            out.act.push(Act::Leave { park });
-        }
     }
 
     fn say(&mut self, key: &InstanceKey, start_id: &StartId, said: Said, out: &mut Effects) {

@@ -5,6 +5,7 @@
 //! it returns. A torn last line, left by a crash in the middle of an append, is cut off: nothing was
 //! done on its account yet. The file knows records, not what they mean; `agent.rs` does.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -36,11 +37,13 @@ pub(crate) enum Record {
     },
     /// A step of a start or a stop is about to be done.
     Step { start_id: StartId, step: StepRecord },
-    /// Description and tags were replaced.
+    /// Description, tags and configurations were replaced.
     Updated {
         start_id: StartId,
         description: String,
         tags: Tags,
+        #[serde(default)]
+        configurations: BTreeMap<String, String>,
     },
     /// Nothing is left of an instance; `last` is what was said of it at the end.
     Removed { start_id: StartId, last: Said },

@@ -71,8 +71,15 @@ impl Lanes {
         });
     }
 
-    pub(crate) fn stop(&mut self, start_id: StartId, grace: Millis) {
+    /// Stops it once `told` is done, which is what its job hears before any signal.
+    pub(crate) fn stop(
+        &mut self,
+        start_id: StartId,
+        grace: Millis,
+        told: impl Future<Output = ()> + Send + 'static,
+    ) {
         self.queue(start_id, async move |start_id, runtime, news| {
+            told.await;
             let begun = stage(Stage::Stop, format!("grace {grace}"));
             news.tell(&start_id, begun).await;
             runtime.stop(&start_id, grace).await;
@@ -94,6 +101,13 @@ impl Lanes {
         });
         // Nothing comes after it.
         self.lanes.remove(&start_id);
+    }
+
+    /// Brings news of an instance without doing anything.
+    pub(crate) fn tell(&mut self, start_id: StartId, event: RuntimeEvent) {
+        self.queue(start_id, async move |start_id, _, news| {
+            news.tell(&start_id, event).await;
+        });
     }
 
     fn lane(&mut self, start_id: &StartId) -> &mut Lane {

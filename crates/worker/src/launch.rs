@@ -3,7 +3,7 @@
 //! The process runtime writes it beside the instance for the supervisor; the Docker runtime turns it
 //! into containers. Building it decides nothing about room or form, which were checked before.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greenroom_types::job::{Container, HealthCheck, ServiceParameters, VolumeMount};
 use greenroom_types::node::InstanceKey;
@@ -16,8 +16,11 @@ use crate::lifecycle::ServiceRule;
 use crate::order::StartSpec;
 use crate::ports::Mapped;
 use crate::restart::RestartRule;
+use crate::socket::{MOUNTED_AT, SOCKET, socket_dir};
 use crate::spec::RuntimeKind;
 
+/// Variable that tells a job where its socket is (SOCK-01).
+const SOCKET_VARIABLE: &str = "GREENROOM_JOB_SOCKET";
 /// Time between two health checks where the job says 0, in milliseconds.
 const HEALTH_INTERVAL_DEFAULT: u64 = 1_000;
 
@@ -42,6 +45,9 @@ pub(crate) struct Launch {
     pub(crate) services: Vec<LaunchService>,
     pub(crate) gpu_index: Option<u32>,
     pub(crate) logs: LogLimits,
+    /// Where the directory of the job's socket is, for a job that has one.
+    #[serde(default)]
+    pub(crate) socket_dir: Option<PathBuf>,
 }
 
 /// A service, ready to be made.
@@ -94,12 +100,25 @@ impl Launch {
         identity: &Identity,
         runtime: RuntimeKind,
         logs: LogLimits,
+        state_dir: &Path,
     ) -> Self {
+        let socket_dir = spec
+            .job_socket
+            .then(|| socket_dir(state_dir, &spec.start_id));
+        let socket = socket_dir.as_deref().map(|dir| match runtime {
+            RuntimeKind::Docker => Path::new(MOUNTED_AT).join(SOCKET),
+            RuntimeKind::Process => dir.join(SOCKET),
+        });
         let services = spec
             .all_services()
             .into_iter()
             .map(|service| {
-                let environment = environment(spec, held, identity, runtime, &service);
+                let mut environment = environment(spec, held, identity, runtime, &service);
+                if let Some(socket) = &socket {
+                    environment.retain(|(name, _)| name != SOCKET_VARIABLE);
+                    let path = socket.display().to_string();
+                    environment.push((SOCKET_VARIABLE.to_owned(), path));
+                }
                 let ports: Vec<Mapped> = held.ports.of_service(&service.name).cloned().collect();
                 let words = shlex::split(&service.command).unwrap_or_default();
                 let (image, command, directory) = match service.container {
@@ -166,6 +185,7 @@ impl Launch {
             services,
             gpu_index: held.gpu_index,
             logs,
+            socket_dir,
         }
     }
 
@@ -288,7 +308,14 @@ mod tests {
             deployment_id: "d".to_owned(),
             node_id: "n1".into(),
         };
-        Launch::new(spec, &held, &identity, runtime, LogLimits::default())
+        Launch::new(
+            spec,
+            &held,
+            &identity,
+            runtime,
+            LogLimits::default(),
+            Path::new("/state"),
+        )
     }
 
     fn variables(launch: &Launch) -> BTreeMap<String, String> {
@@ -321,6 +348,22 @@ mod tests {
         let told = variables(&launch(&named, RuntimeKind::Process));
         assert_eq!(told["NORSK_RUNTIME_ROLE"], "backup");
         assert!(!told.contains_key("GREENROOM_FENCE"));
+    }
+
+    // spec: WORK-12, SOCK-01
+    #[test]
+    fn a_job_with_a_socket_is_told_where_it_is() {
+        let with = StartSpec {
+            job_socket: true,
+            ..spec()
+        };
+        let name = "GREENROOM_JOB_SOCKET";
+        let told = |runtime| variables(&launch(&with, runtime))[name].clone();
+        assert_eq!(told(RuntimeKind::Docker), "/run/greenroom/job.sock");
+        let id = with.start_id.as_str();
+        let path = format!("/state/sockets/{id}/job.sock");
+        assert_eq!(told(RuntimeKind::Process), path);
+        assert!(!variables(&launch(&spec(), RuntimeKind::Docker)).contains_key(name));
     }
 
     // spec: JOB-05

@@ -2,13 +2,15 @@
 //! is told to run.
 //!
 //! ```text
-//!   register.rs  --calls in-->  Manager  --dials-->  server.rs
+//!   register.rs  --calls in-->  Manager  --dials-->  gate.rs (proof), server.rs
 //!                                                       |
 //!   inventory.rs (the machine) ---------------->  node.rs: the one task
 //!                                                    agent.rs: decides, pure
 //!   runtime/ (docker, process) --news---------->     journal.rs: what was decided
 //!        ^                                              |
-//!        +---------------- lanes.rs: acts --------------+
+//!        +---------------- lanes.rs: acts --------------+---- prefetch.rs: images ahead of jobs
+//!        |                                              |
+//!        +--output--> logs/ --lines--> Manager          +---- socket.rs <--> the jobs themselves
 //! ```
 //!
 //! **Invariant**: a record is in the journal before its act is done. **Invariant**: `agent.rs`,
@@ -36,11 +38,11 @@ mod register;
 mod restart;
 mod runtime;
 mod server;
+mod socket;
 mod spec;
 pub mod supervise;
 mod wire;
 
-use std::ffi::OsString;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -76,18 +78,16 @@ use crate::ports::BindProbe;
 use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, answered, call};
-use crate::runtime::docker::{DockerRuntime, Unreachable};
-use crate::runtime::process::ProcessRuntime;
+use crate::runtime::choose::choose;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::WorkerService;
+use crate::socket::Sockets;
 
 /// Protocol of this worker (HELLO-01).
 pub(crate) const PROTOCOL_MAJOR: u32 = 1;
 /// Minor number of it.
 pub(crate) const PROTOCOL_MINOR: u32 = 10;
 
-/// Keeps which engine `RuntimeChoice::Auto` found.
-const RUNTIME_FILE: &str = "runtime";
 /// Time between two looks at the machine.
 const SURVEY_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at the images, unless one has come.
@@ -162,8 +162,7 @@ impl Worker {
         let (node_news, news) = News::channel();
         let (known, proofs, identities) = Known::channel(credential.as_ref());
         let arrived = Arc::new(Notify::new());
-        let runtime =
-            choose_runtime(&config, &logs, &identities, &node_news, arrived.clone()).await?;
+        let runtime = choose(&config, &logs, &identities, &node_news, arrived.clone()).await?;
         let runtime_text = runtime
             .engine()
             .await
@@ -190,6 +189,7 @@ impl Worker {
                 .unwrap_or_else(|| greenroom_auth::hex(&public_key[..16])),
             boot_id: boot_id(),
             logs: config.logs,
+            state_dir: dir.clone(),
         };
         let (machine, probe) = (survey(&overrides), Box::new(BindProbe));
         let mut out = Effects::default();
@@ -246,6 +246,7 @@ impl Worker {
         let (contact, contacts) = watch::channel(Contact::Alone);
         let closing = CancellationToken::new();
 
+        let sockets = Sockets::new(&self.config.state_dir, self.node_news.clone());
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
         let arrived = self.arrived;
         let prefetcher = Prefetcher::new(self.runtime.images(), inputs.clone(), arrived.clone());
@@ -253,6 +254,7 @@ impl Worker {
             self.agent,
             self.journal,
             lanes,
+            sockets,
             prefetcher,
             self.runtime.clone(),
             self.about.clone(),
@@ -329,76 +331,6 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-/// The engine of the settings. A choice made once for `Auto` stays, so that a worker whose engine is
-/// away for a moment does not forget what it runs there.
-async fn choose_runtime(
-    config: &Config,
-    logs: &LogStore,
-    identities: &Identities,
-    news: &News,
-    arrived: Arc<Notify>,
-) -> Result<SharedRuntime, Error> {
-    let docker = async |host: Option<String>| {
-        let dir = config.state_dir.clone();
-        let (logs, news, identities) = (logs.clone(), news.clone(), identities.clone());
-        let arrived = arrived.clone();
-        DockerRuntime::connect(host, dir, logs, config.logs, news, identities, arrived).await
-    };
-    let refused = |why: Unreachable| Error::Docker {
-        host: why.host().to_owned(),
-        why: why.to_string(),
-    };
-    let state = |source| Error::State {
-        path: config.state_dir.clone(),
-        source,
-    };
-    let kept = config.state_dir.join(RUNTIME_FILE);
-    let before = std::fs::read_to_string(&kept).unwrap_or_default();
-    let wanted = match &config.runtime {
-        RuntimeChoice::Auto if before == "docker" => RuntimeChoice::Docker(None),
-        RuntimeChoice::Auto if before == "process" => RuntimeChoice::Process,
-        other => other.clone(),
-    };
-    match wanted {
-        RuntimeChoice::Docker(host) => return Ok(Arc::new(docker(host).await.map_err(refused)?)),
-        RuntimeChoice::Auto => {
-            let found = docker(None).await;
-            let name = if found.is_ok() { "docker" } else { "process" };
-            std::fs::write(&kept, name).map_err(state)?;
-            match found {
-                Ok(runtime) => return Ok(Arc::new(runtime)),
-                Err(why @ Unreachable::NotPermitted { .. }) => tracing::warn!(
-                    socket = why.host(),
-                    "there is a Docker engine and this user may not open its socket, so jobs run as \
-                     processes, now and after a restart; to use Docker, make the user a member of the \
-                     group that owns the socket and start the worker with the runtime set to docker"
-                ),
-                Err(why) => tracing::info!(
-                    host = why.host(),
-                    "no Docker engine answers ({why}), so jobs run as processes"
-                ),
-            }
-        }
-        RuntimeChoice::Process => {}
-    }
-    let supervisor = if config.supervisor.is_empty() {
-        let own = std::env::current_exe().map_err(|source| Error::State {
-            path: config.state_dir.clone(),
-            source,
-        })?;
-        vec![own.into_os_string(), OsString::from("supervise")]
-    } else {
-        config.supervisor.clone()
-    };
-    let state_dir = config.state_dir.clone();
-    Ok(Arc::new(ProcessRuntime::new(
-        state_dir,
-        logs.clone(),
-        supervisor,
-        news.clone(),
-    )))
-}
-
 /// Looks at machine and engine again and again, and says what it sees.
 async fn watch_machine(
     overrides: Overrides,
@@ -452,7 +384,7 @@ struct Known {
 }
 
 type Proofs = watch::Receiver<Option<Arc<NodeProof>>>;
-type Identities = watch::Receiver<Option<Arc<Identity>>>;
+pub(crate) type Identities = watch::Receiver<Option<Arc<Identity>>>;
 
 // === impl Known ===
 

@@ -3,6 +3,7 @@
 //! Everything else talks to it over channels: the controlling streams, the runtime's news, the
 //! survey of the machine. It decides nothing about jobs; that is `agent.rs`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,6 +25,7 @@ use crate::logs::LogStore;
 use crate::order::Order;
 use crate::prefetch::Prefetcher;
 use crate::runtime::SharedRuntime;
+use crate::socket::Sockets;
 use crate::wire::{
     Heard, read, write_goodbye, write_health, write_hello, write_info, write_inventory, write_load,
     write_report, write_running,
@@ -89,6 +91,7 @@ pub(crate) struct About {
     pub(crate) machine_id: String,
     pub(crate) boot_id: String,
     pub(crate) logs: LogLimits,
+    pub(crate) state_dir: PathBuf,
 }
 
 /// Whether a Manager controls the worker, for the task that calls in.
@@ -104,6 +107,7 @@ pub(crate) struct Node {
     agent: Agent,
     journal: Journal,
     lanes: Lanes,
+    sockets: Sockets,
     prefetcher: Prefetcher,
     runtime: SharedRuntime,
     about: About,
@@ -146,6 +150,7 @@ impl Node {
         agent: Agent,
         journal: Journal,
         lanes: Lanes,
+        sockets: Sockets,
         prefetcher: Prefetcher,
         runtime: SharedRuntime,
         about: About,
@@ -157,6 +162,7 @@ impl Node {
             agent,
             journal,
             lanes,
+            sockets,
             prefetcher,
             runtime,
             about,
@@ -316,10 +322,24 @@ impl Node {
     fn act(&mut self, act: Act) -> Next {
         match act {
             Act::Prepare(start_id) => self.prepare(&start_id),
-            Act::Start(start_id) => self.lanes.start(start_id),
-            Act::Stop(start_id, grace) => self.lanes.stop(start_id, grace),
-            Act::Remove(start_id) => self.lanes.remove(start_id),
-            Act::Attach(start_id) => self.lanes.attach(start_id),
+            Act::Start(start_id) => {
+                self.sockets.started(&start_id);
+                self.lanes.start(start_id);
+            }
+            Act::Stop(start_id, grace, cause) => {
+                let told = self.sockets.stopping(&start_id, grace, cause);
+                self.lanes.stop(start_id, grace, told);
+            }
+            Act::Configure(start_id) => {
+                if let Some((spec, _)) = self.agent.order_of(&start_id) {
+                    self.sockets.configure(&start_id, spec);
+                }
+            }
+            Act::Remove(start_id) => {
+                self.sockets.close(&start_id);
+                self.lanes.remove(start_id);
+            }
+            Act::Attach(start_id) => self.attach(start_id),
             // It is in the outbox, from which everything is sent in order.
             Act::Report(report) => {
                 tracing::info!(
@@ -355,8 +375,31 @@ impl Node {
         };
         let identity = self.identity.borrow().clone();
         let Some(identity) = identity else { return };
-        let launch = Launch::new(&spec, held, &identity, self.runtime.kind(), self.about.logs);
-        self.lanes.prepare(launch);
+        let (kind, logs) = (self.runtime.kind(), self.about.logs);
+        let launch = Launch::new(&spec, held, &identity, kind, logs, &self.about.state_dir);
+        // What it needs to speak is there before anything of it is.
+        match self.sockets.open(&spec, spec.defer_start) {
+            Ok(()) => self.lanes.prepare(launch),
+            Err(error) => {
+                let reason = format!("the job's socket cannot be made: {error}");
+                self.lanes
+                    .tell(start_id.clone(), RuntimeEvent::Broken(reason));
+            }
+        }
+    }
+
+    /// Watches what was found, and serves its socket again (SOCK-19).
+    fn attach(&mut self, start_id: StartId) {
+        let prepared = self
+            .agent
+            .instances()
+            .any(|view| view.start_id == start_id && view.state == InstanceState::Prepared);
+        if let Some((spec, _)) = self.agent.order_of(&start_id)
+            && let Err(error) = self.sockets.open(&spec, prepared)
+        {
+            tracing::error!(%start_id, %error, "a job's socket cannot be served again");
+        }
+        self.lanes.attach(start_id);
     }
 
     fn hello(&self, shared_secret: String) -> wire::WorkerHello {

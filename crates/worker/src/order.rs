@@ -64,6 +64,7 @@ pub(crate) enum Order {
         key: InstanceKey,
         start_id: Option<StartId>,
         grace: Millis,
+        cause: StopCause,
     },
     /// Run what was prepared.
     StartPrepared {
@@ -76,6 +77,8 @@ pub(crate) enum Order {
         start_id: Option<StartId>,
         description: String,
         tags: Tags,
+        /// Opaque configuration, by service.
+        configurations: BTreeMap<String, String>,
     },
     /// The node's tags changed.
     Tags(Tags),
@@ -86,6 +89,16 @@ pub(crate) enum Order {
     },
     /// Stop everything; then end, or stay and wait for the next restart.
     Shutdown { grace: Millis, park: bool },
+}
+
+/// Why an instance is stopped, as its job is told (SOCK-14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    User,
+    Node,
+    Migration,
+    Lease,
+    Bundle,
 }
 
 /// What a report says.
@@ -146,6 +159,27 @@ pub(crate) struct Refusal {
     pub(crate) detail: String,
 }
 
+// === impl StopCause ===
+
+impl StopCause {
+    /// As the Manager says it; a stop for another reason is somebody's wish.
+    pub(crate) fn of(word: &str) -> Self {
+        let all = [Self::Node, Self::Migration, Self::Lease, Self::Bundle];
+        let named = all.into_iter().find(|cause| cause.word() == word);
+        named.unwrap_or(Self::User)
+    }
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::User => "USER",
+            Self::Node => "NODE",
+            Self::Migration => "MIGRATION",
+            Self::Lease => "LEASE",
+            Self::Bundle => "BUNDLE",
+        }
+    }
+}
+
 // === impl StartSpec ===
 
 impl StartSpec {
@@ -161,6 +195,20 @@ impl StartSpec {
             });
         }
         services
+    }
+
+    /// Takes on what services are configured with; true when that changed anything.
+    pub(crate) fn configure(&mut self, configurations: &BTreeMap<String, String>) -> bool {
+        let mut changed = false;
+        for service in &mut self.services {
+            if let Some(new) = configurations.get(&service.name)
+                && service.configuration != *new
+            {
+                service.configuration.clone_from(new);
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// What the job is told as its role.

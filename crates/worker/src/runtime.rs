@@ -5,6 +5,7 @@
 //! services ([`crate::lifecycle`]) is played where it must survive, in the supervisor of the process
 //! runtime and beside the engine of the Docker runtime.
 
+pub(crate) mod choose;
 pub(crate) mod docker;
 pub(crate) mod process;
 

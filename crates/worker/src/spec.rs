@@ -30,9 +30,6 @@ pub(crate) fn check_spec(
     if spec.leased {
         return refuse(RejectionCode::Lease, "this worker has no lease guard");
     }
-    if spec.job_socket {
-        return refuse(RejectionCode::Runtime, "this worker offers no job socket");
-    }
     if spec.provides {
         return refuse(RejectionCode::Runtime, "this worker runs no node services");
     }

@@ -18,7 +18,7 @@ use greenroom_types::node::{InstanceKey, RejectionCode};
 use greenroom_types::{Millis, StartId, Wall};
 
 use crate::inventory::Load;
-use crate::order::{Info, Order, Refusal, Report, Said, StartSpec};
+use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
 
 /// Grace of a stop that names none (JOB-23).
 const GRACE_DEFAULT: Millis = Millis(10_000);
@@ -43,6 +43,7 @@ pub(crate) enum Heard {
 pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
     let start_id = Some(StartId::new(&message.start_id)).filter(|id| !id.is_empty());
     let grace = Millis(message.grace_ms.unwrap_or(GRACE_DEFAULT.0).min(GRACE_MAX));
+    let cause = StopCause::of(&message.reason);
     let Some(body) = message.message else {
         return Heard::Unsupported("a message of a newer kind");
     };
@@ -53,6 +54,7 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
                 key,
                 start_id,
                 grace,
+                cause,
             })
         }),
         Controller::StartPreparedJob(key) => key
@@ -67,6 +69,11 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
                 start_id,
                 description: job.description,
                 tags: job.tags,
+                configurations: job
+                    .services
+                    .into_iter()
+                    .map(|service| (service.name, service.configuration))
+                    .collect(),
             })
         }),
         Controller::ReportAck(ack) => Ok(Heard::Acked(ack.report_id)),

@@ -459,3 +459,49 @@ async fn a_start_joins_the_pull_of_its_image_and_does_not_queue_behind_others() 
         docker(&["image", "rm", "--force", image]);
     }
 }
+
+// spec: SOCK-01, SOCK-19
+#[tokio::test]
+async fn a_container_finds_its_socket_at_one_path_also_after_a_restart_of_the_worker() {
+    let mut scene = scene().await;
+    let line = "echo $GREENROOM_JOB_SOCKET; exec sleep 1000";
+    let with_socket = WorkerJob {
+        job_socket: true,
+        ..job("j", "s1", vec![shell("a", line)])
+    };
+    scene.stream.provision(with_socket).await;
+    scene.stream.reports("s1", "started").await;
+    let request = ReadRequest {
+        job_id: "j".to_owned(),
+        follow: true,
+        ..Default::default()
+    };
+    let mut answers = read_logs(&scene.stream.address, Some(&scene.manager.node), request)
+        .await
+        .unwrap();
+    let path = "/run/greenroom/job.sock";
+    assert_eq!(lines(&mut answers, 1).await, [format!("a stdout {path}")]);
+    // The number of the file tells one socket from the next.
+    let number = |scene: &Scene| {
+        let container = &scene.ids("s1", "container")[0];
+        docker(&["exec", container, "stat", "-c", "%F %i", path])
+    };
+    let host = scene
+        .worker
+        .state_dir
+        .join("sockets")
+        .join(id("s1"))
+        .join("job.sock");
+    let on_host = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&host).unwrap());
+    assert_eq!(number(&scene), format!("socket {}", on_host()));
+    scene.worker.kill();
+    scene.worker.start_again();
+    let mut stream = scene.manager.meet(2, u64::MAX).await;
+    // It is served before the worker does what it is told next.
+    stream.stop("nothing", "s9", 0).await;
+    assert_eq!(stream.reports("s9", "stopped").await, ["stopped"]);
+    assert_eq!(number(&scene), format!("socket {}", on_host()));
+    stream.stop("j", "s1", 0).await;
+    assert_eq!(stream.reports("s1", "stopped").await, ["stopped"]);
+    assert!(!host.exists());
+}

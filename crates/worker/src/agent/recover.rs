@@ -9,7 +9,7 @@ use greenroom_types::{Millis, StartId};
 use super::{Act, Agent, Effects, Instance, Outbox, Phase, Room, RuntimeEvent, Settings};
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::Outcome;
-use crate::order::{Said, StartSpec};
+use crate::order::{Said, StartSpec, StopCause};
 use crate::ports::PortProbe;
 
 /// An instance that the runtime finds by its own marks.
@@ -170,7 +170,8 @@ impl Agent {
 
             (Phase::Stopping { grace, .. }, Some(FoundState::Starting | FoundState::Running)) => {
                 out.act.push(attach);
-                out.act.push(Act::Stop(start_id.clone(), grace));
+                out.act
+                    .push(Act::Stop(start_id.clone(), grace, StopCause::Node));
             }
             (Phase::Stopping { .. }, _) => self.remove(start_id, out),
 
@@ -243,11 +244,13 @@ impl Agent {
                 start_id,
                 description,
                 tags,
+                configurations,
             } => {
                 if let Some(instance) = self.instances.get_mut(&start_id) {
                     let spec = Arc::make_mut(&mut instance.spec);
                     spec.description = description;
                     spec.tags = tags;
+                    spec.configure(&configurations);
                 }
             }
             Record::Removed { start_id, last } => {

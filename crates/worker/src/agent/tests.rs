@@ -109,6 +109,7 @@ impl Play {
             key: key(job),
             start_id,
             grace: Millis(grace),
+            cause: StopCause::User,
         }))
     }
     fn run(&mut self, spec: &StartSpec) {
@@ -133,7 +134,8 @@ fn short(acts: &[Act]) -> Vec<String> {
         .map(|act| match act {
             Act::Prepare(id) => format!("prepare {id}"),
             Act::Start(id) => format!("start {id}"),
-            Act::Stop(id, grace) => format!("stop {id} {grace}"),
+            Act::Stop(id, grace, _) => format!("stop {id} {grace}"),
+            Act::Configure(id) => format!("configure {id}"),
             Act::Remove(id) => format!("remove {id}"),
             Act::Attach(id) => format!("attach {id}"),
             Act::Info(info) => format!("info {}", info.start_id),
@@ -379,11 +381,14 @@ fn an_update_restarts_nothing_and_is_remembered() {
         start_id: None,
         description: "new".to_owned(),
         tags: tags.clone(),
+        configurations: BTreeMap::from([("a".to_owned(), "new".to_owned())]),
     };
+    // It has no socket over which it could be told.
     assert_eq!(play.tell(Event::Order(order)), []);
     let (play, _) = play.restart("boot-1", &[("s1", FoundState::Running)]);
     let (spec, _) = play.agent.order_of(&"s1".into()).unwrap();
     assert_eq!((spec.description.as_str(), &spec.tags), ("new", &tags));
+    assert_eq!(spec.services[0].configuration, "new");
 }
 
 // spec: WORK-25, WORK-61
@@ -619,4 +624,27 @@ fn a_batch_is_begun_once_and_answered_once_however_often_it_is_ordered() {
     forgetful.tell(order());
     let (mut forgetful, _) = forgetful.restart("boot-1", &[]);
     assert_eq!(short(&forgetful.tell(order())), ["prefetch b1"]);
+}
+
+// spec: JOB-07
+#[test]
+fn a_changed_configuration_is_handed_to_a_job_that_has_a_socket() {
+    let mut play = Play::new();
+    play.run(&StartSpec {
+        job_socket: true,
+        ..spec("j", "s1")
+    });
+    let mut update = |text: &str| {
+        let order = Order::Update {
+            key: key("j"),
+            start_id: None,
+            description: String::new(),
+            tags: Tags::new(),
+            configurations: BTreeMap::from([("a".to_owned(), text.to_owned())]),
+        };
+        short(&play.tell(Event::Order(order)))
+    };
+    assert_eq!(update("one"), ["configure s1"]);
+    assert!(update("one").is_empty());
+    assert_eq!(update("two"), ["configure s1"]);
 }

@@ -33,7 +33,7 @@ use crate::prefetch::ImageSource;
 use crate::procs::{SERVICE_MARK, SUPERVISOR_MARK, boot_id, kill_marked};
 use crate::spec::RuntimeKind;
 use crate::supervise::{
-    Command, INHERITED, READY, Status, Supervised, Word, read_status, read_supervised,
+    Command, INHERITED, READY, SOCKET, Status, Supervised, Word, read_status, read_supervised,
     with_short_path, write_supervised,
 };
 
@@ -324,7 +324,7 @@ impl Watch {
 
 fn connect(dir: &std::path::Path) -> std::io::Result<UnixStream> {
     // A local connection is made at once or not at all.
-    let stream = with_short_path(dir, std::os::unix::net::UnixStream::connect)?;
+    let stream = with_short_path(dir, SOCKET, std::os::unix::net::UnixStream::connect)?;
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
 }

@@ -31,7 +31,9 @@ const PENDING_MAX: usize = 1 << 20;
 impl Link {
     pub(super) fn listen(&mut self, dir: &Path) -> io::Result<()> {
         let _ = std::fs::remove_file(dir.join(SOCKET));
-        self.listener = Some(with_short_path(dir, |path| UnixListener::bind(path))?);
+        self.listener = Some(with_short_path(dir, SOCKET, |path| {
+            UnixListener::bind(path)
+        })?);
         Ok(())
     }
 
@@ -117,16 +119,17 @@ impl Link {
     }
 }
 
-/// Does something with the socket's path. The address of a socket holds some hundred bytes and state
+/// Does something with the path of a socket in a directory. The address of a socket holds some hundred bytes and state
 /// directories may be deeper, so the path leads through an open descriptor of the directory.
 pub(crate) fn with_short_path<T>(
     dir: &Path,
+    name: &str,
     act: impl FnOnce(PathBuf) -> io::Result<T>,
 ) -> io::Result<T> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = rustix::fs::open(dir, flags, Mode::empty())?;
     act(PathBuf::from(format!(
-        "/proc/self/fd/{}/{SOCKET}",
+        "/proc/self/fd/{}/{name}",
         open.as_raw_fd()
     )))
 }

@@ -17,6 +17,7 @@ use super::labels::{Marks, of_instance, of_service};
 use crate::launch::{Launch, LaunchService, name_prefix};
 use crate::order::Refusal;
 use crate::runtime::Trouble;
+use crate::socket::MOUNTED_AT;
 use crate::spec::is_volume_name;
 
 /// End of the name of a volume that goes with its job (WORK-17).
@@ -83,7 +84,8 @@ pub(super) fn container(
     let mounts = service
         .volume_mounts
         .iter()
-        .map(|mount| self::mount(launch, mount));
+        .map(|mount| self::mount(launch, mount))
+        .chain(launch.socket_dir.as_deref().map(|dir| Ok(socket(dir))));
     let host_config = HostConfig {
         network_mode: Some(if service.host_network {
             "host".to_owned()
@@ -176,6 +178,18 @@ fn ports(service: &LaunchService) -> (Vec<String>, Bindings) {
         }
     }
     (bindings.keys().cloned().collect(), bindings)
+}
+
+/// The directory of the job's socket. It is mounted and not the socket, which is another one after a
+/// restart of the worker (SOCK-01); nothing in it is the job's to change.
+fn socket(dir: &std::path::Path) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(dir.display().to_string()),
+        target: Some(MOUNTED_AT.to_owned()),
+        read_only: Some(true),
+        ..Default::default()
+    }
 }
 
 fn mount(launch: &Launch, mount: &VolumeMount) -> Result<Mount, Trouble> {
@@ -278,6 +292,7 @@ mod tests {
             &identity(),
             RuntimeKind::Docker,
             LogLimits::default(),
+            std::path::Path::new("/state"),
         )
     }
 
