@@ -11,7 +11,7 @@ use std::time::Duration;
 use greenroom_auto::{AutoManager, Supervisor, supervise};
 use greenroom_manager::{Running, StatusLog};
 use greenroom_sdk::types::NodeId;
-use greenroom_sdk::types::node::NodeState;
+use greenroom_sdk::types::node::{NodeState, RunningJob};
 use greenroom_sdk::{Client, EventSettings, StreamItem};
 
 pub(crate) use worker::{LocalWorker, WORKERS_MAX};
@@ -27,6 +27,9 @@ use crate::verbs::worker::Runtime;
 
 /// Pool of the workers that are started here.
 pub(crate) const POOL: &str = "local";
+
+/// Jobs have 10 s between signal and kill; this is a little more.
+const STOP_LIMIT: Duration = Duration::from_secs(12);
 
 /// Pause before a worker that ended by itself is started again, so that one that ends at once does
 /// not keep the machine busy.
@@ -267,6 +270,13 @@ impl System {
         if let Some(control) = self.control {
             control.stop().await;
         }
+        if !self.plan.keep
+            && let Err(failure) = stop_jobs(&self.client, &self.workers).await
+        {
+            say(&format!(
+                "some jobs are ended with their workers: {failure}"
+            ));
+        }
         for worker in &self.workers {
             worker.terminate();
         }
@@ -279,6 +289,44 @@ impl System {
             .await
             .map_err(|error| Failure::new(Exit::DiskFailed, crate::verbs::media::chain(&error)))
     }
+}
+
+/// Stops every job by request, so that the next start launches it instead of recovering it from a
+/// failure. What does not stop within its grace ends with its worker.
+async fn stop_jobs(client: &Client, workers: &[LocalWorker]) -> Outcome {
+    let ours = |node_id: &NodeId| workers.iter().any(|worker| worker.node_id == *node_id);
+    let (_, mut events) = client.event_stream(EventSettings::default()).await?;
+    let left = async || -> Result<Vec<RunningJob>, Failure> {
+        let nodes = client.list_nodes().await?;
+        let reached = nodes
+            .into_iter()
+            .filter(|node| node.state == NodeState::Running);
+        Ok(reached
+            .filter(|node| ours(&node.metadata.node_id))
+            .flat_map(|node| node.instances)
+            .collect())
+    };
+    for instance in left().await? {
+        let RunningJob { key, node_id, .. } = instance;
+        match client.stop_job(key, node_id, None).await {
+            // It ended by itself meanwhile.
+            Ok(()) | Err(greenroom_sdk::Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stopped = async {
+        while !left().await?.is_empty() {
+            match events.next().await {
+                Some(StreamItem::Closed(error)) => return Err(error.into()),
+                Some(_) => {}
+                None => return Err(Failure::failed("the event stream ended")),
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(STOP_LIMIT, stopped)
+        .await
+        .unwrap_or_else(|_| Err(Failure::failed("they did not stop in time")))
 }
 
 /// Resolves when all are nodes in service.

@@ -194,13 +194,24 @@ async fn submit(client: &Client, bundle: Bundle) -> Result<(&'static str, u64, V
             let changes = client
                 .update_bundle(bundle, UpdateBundle::default())
                 .await?;
+            let nothing = [
+                &changes.created,
+                &changes.changed,
+                &changes.updated,
+                &changes.removed,
+            ];
+            let action = if nothing.iter().all(|jobs| jobs.is_empty()) {
+                "unchanged"
+            } else {
+                "updated"
+            };
             let still = [
                 changes.created,
                 changes.changed,
                 changes.updated,
                 changes.untouched,
             ];
-            Ok(("updated", changes.revision, still.concat()))
+            Ok((action, changes.revision, still.concat()))
         }
         Err(error) => Err(error),
     }
