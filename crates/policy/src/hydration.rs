@@ -380,15 +380,7 @@ impl Policy {
     /// Ends what a predecessor left over and starts what it left prepared (HYDR-07, HYDR-17).
     fn settle_left_overs(&mut self, findings: &Findings, out: &mut Effects) {
         for (key, node_id) in &findings.prepared {
-            let call = Call::StartPreparedJob {
-                key: key.clone(),
-                node_id: node_id.clone(),
-            };
-            let purpose = Purpose::Tell {
-                what: "starting a prepared instance",
-                job_id: key.job_id.clone(),
-            };
-            self.send(call, purpose, out);
+            self.start_left_prepared(key.clone(), node_id.clone(), out);
         }
         for other in &findings.left_over {
             if other.role.is_migration_target() {

@@ -448,7 +448,10 @@ impl Policy {
     ) {
         let failure = match result {
             Ok(()) => None,
-            Err(failure) if is_started(&failure) => None,
+            Err(failure) if is_started(&failure) => {
+                self.take_over_start(job_id, seq);
+                None
+            }
             Err(failure) => Some(failure),
         };
         let current = self.binding_mut(job_id, seq).is_some();
@@ -479,6 +482,23 @@ impl Policy {
         }
     }
 
+    /// The instance that is there already is the binding's own: what it does from here on counts.
+    fn take_over_start(&mut self, job_id: &JobId, seq: u64) {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        let runs = history::runs(&job.seen);
+        let Some(binding) = job.binding.as_mut().filter(|binding| binding.seq == seq) else {
+            return;
+        };
+        let there = runs.iter().rfind(|run| {
+            run.is_live() && run.role == binding.role && run.node_id == binding.node_id
+        });
+        if let Some(run) = there {
+            binding.since = binding.since.min(run.first - 1);
+        }
+    }
+
     /// A failed start unbinds the job and is tried again 5 s after its decision, elsewhere if that
     /// is possible (LAUNCH-08, HEALTH-10).
     fn take_back_start(&mut self, job_id: &JobId, out: &mut Effects) {
@@ -488,6 +508,14 @@ impl Policy {
         self.exclude_for(job_id, &binding.node_id);
         if let Some(job) = self.jobs.get_mut(job_id) {
             job.cause = binding.cause;
+        }
+        // It may have been refused because the job runs elsewhere, on a node that came back (BIND-07).
+        self.adopt_running(job_id, out);
+        if self.node_for_job(job_id).is_some() {
+            self.refresh(job_id);
+            self.release_single_use(&binding, out);
+            self.pending.wake();
+            return;
         }
         let until = (binding.decided_at + CALL_RETRY).max(self.now.mono);
         self.wait(job_id, Wait::StartRetry, until);

@@ -247,6 +247,7 @@ impl Policy {
             .get(node_id)
             .is_some_and(|node| node.state == MirrorState::Starting)
         {
+            self.note_spare_failed(node_id);
             self.terminate(node_id, None, out);
         }
     }

@@ -356,7 +356,7 @@ impl Policy {
     }
 
     /// A spare that never came is a failed provision of its pool (SPARE-11), unless jobs had taken it.
-    fn note_spare_failed(&mut self, node_id: &NodeId) {
+    pub(crate) fn note_spare_failed(&mut self, node_id: &NodeId) {
         if self.fleet.unconsumed_spare(node_id).is_some()
             && self.nodes.get(node_id).is_some_and(NodeRecord::is_auto)
             && let Some(pool) = self

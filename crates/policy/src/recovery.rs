@@ -203,9 +203,13 @@ impl Policy {
         };
         let runs = history::runs(&job.seen);
         let here = |run: &&Run| run.role == binding.role && run.node_id == binding.node_id;
+        // Also one that was lost and taken back: it runs again under its old start (HIST-04).
+        let resumed =
+            |run: &&Run| here(run) && run.last > binding.since && run.state == RunState::Running;
         let mine = runs
             .iter()
-            .rfind(|run| here(run) && run.first > binding.since);
+            .rfind(|run| here(run) && run.first > binding.since)
+            .or_else(|| runs.iter().rfind(resumed));
         let older_there = runs
             .iter()
             .any(|run| here(&run) && run.first <= binding.since && run.is_there());
@@ -216,6 +220,7 @@ impl Policy {
             return;
         };
         let node_id = binding.node_id.clone();
+        binding.since = binding.since.min(run.first - 1);
         match run.end(&job.seen) {
             End::Not => {
                 let runs_now = run.state == RunState::Running;
@@ -226,8 +231,20 @@ impl Policy {
                 };
                 let fresh = binding.state < reached;
                 binding.state = binding.state.max(reached);
+                // A migration that was lost with its policy left it prepared: it starts when nothing
+                // of the source is there any more (HYDR-17).
+                let left = run.state == RunState::Prepared
+                    && run.role.is_migration_target()
+                    && binding.start.is_none()
+                    && runs
+                        .iter()
+                        .all(|other| other.first == run.first || !other.is_there());
+                let role = run.role.clone();
                 if fresh && runs_now {
                     self.make_healthy(&node_id, out);
+                }
+                if left {
+                    self.start_left_prepared(InstanceKey::new(job_id.clone(), role), node_id, out);
                 }
             }
             End::Requested => binding.ending = true,
@@ -248,6 +265,28 @@ impl Policy {
                     self.end_plainly(job_id, &binding, out);
                 }
             }
+        }
+    }
+
+    /// Starts what a predecessor left prepared, once (HYDR-17).
+    pub(crate) fn start_left_prepared(
+        &mut self,
+        key: InstanceKey,
+        node_id: NodeId,
+        out: &mut Effects,
+    ) {
+        let job_id = key.job_id.clone();
+        let purpose = Purpose::Tell {
+            what: "starting a prepared instance",
+            job_id: job_id.clone(),
+        };
+        let call_id = self.send(Call::StartPreparedJob { key, node_id }, purpose, out);
+        if let Some(binding) = self
+            .jobs
+            .get_mut(&job_id)
+            .and_then(|job| job.binding.as_mut())
+        {
+            binding.start = Some(call_id);
         }
     }
 
