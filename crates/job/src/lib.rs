@@ -2,9 +2,9 @@
 //! stopped, and how am I doing.
 //!
 //! A job that asked for the socket (`job_socket` or `handover` in its definition) finds its path in
-//! `GREENROOM_JOB_SOCKET`. [`Job::connect`] says hello; [`Job::next`] waits for what the worker says,
+//! `GREENROOM_JOB_SOCKET`. [`Job::connect`] says hello; [`Job::wait`] waits for what the worker says,
 //! on a thread of the job's choice; a [`Speaker`] says things from any other. Pings are answered
-//! here. When the worker is restarted, `next` ends with [`Error::Closed`]: connect again, at the
+//! here. When the worker is restarted, `wait` ends with [`Error::Closed`]: connect again, at the
 //! same path.
 //!
 //! ```no_run
@@ -14,7 +14,7 @@
 //! let speaker = job.speaker();
 //! speaker.status("warming up", Some(0.1))?;
 //! loop {
-//!     match job.next()? {
+//!     match job.wait()? {
 //!         Event::Stopping { grace_ms, reason } => println!("{reason}: {grace_ms} ms left"),
 //!         Event::Config { id, config } => speaker.config_applied(id)?,
 //!         _ => {}
@@ -180,7 +180,7 @@ impl Job {
         };
         let hello = json!({ "versions": [VERSION], "service": service, "wants": wants });
         job.speaker.say("hello", hello)?;
-        match job.next()? {
+        match job.wait()? {
             Event::Other { kind, fields, .. } if kind == "welcome" => {
                 job.welcome = read_as(fields)?;
                 Ok(job)
@@ -204,7 +204,7 @@ impl Job {
     ///
     /// # Errors
     /// [`Error::Closed`] when the connection is over; then connect again.
-    pub fn next(&mut self) -> Result<Event, Error> {
+    pub fn wait(&mut self) -> Result<Event, Error> {
         loop {
             let mut line = Vec::new();
             let mut bounded = (&mut self.reader).take(LINE_MAX);

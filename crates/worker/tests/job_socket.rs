@@ -137,7 +137,7 @@ async fn a_rust_job_speaks_with_its_worker_over_a_restart() {
     };
     let next = async |mut job: Job| {
         let wait = move || {
-            let event = job.next();
+            let event = job.wait();
             (job, event)
         };
         within(tokio::task::spawn_blocking(wait)).await.unwrap()
