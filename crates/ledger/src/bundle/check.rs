@@ -116,7 +116,8 @@ fn check_requirements(job: &BundleJob, path: &str, found: &mut Vec<Problem>) {
     }
     for (index, port) in needs.required_host_ports.iter().enumerate() {
         let formed = port.split_once('/').is_some_and(|(number, protocol)| {
-            number.parse::<u16>().is_ok_and(|n| n > 0) && matches!(protocol, "tcp" | "udp")
+            number.parse::<u16>().is_ok_and(|n| n > 0)
+                && (protocol.eq_ignore_ascii_case("tcp") || protocol.eq_ignore_ascii_case("udp"))
         });
         if !formed {
             found.push(Problem::new(

@@ -204,6 +204,14 @@ mod tests {
             bundle.jobs[0].requirements.required_host_ports = vec!["70000/udp".into()];
         });
         assert_eq!(ports, ["jobs[0].requirements.requiredHostPorts[0]"]);
+        let upper = paths(|bundle| {
+            bundle.jobs[0].requirements.required_host_ports = vec!["80/TCP".into()];
+        });
+        assert_eq!(
+            upper,
+            Vec::<String>::new(),
+            "protocols are compared without case"
+        );
     }
 
     #[test]

@@ -27,6 +27,12 @@ impl Ledger {
         if node.inventory.as_deref() == Some(&picture) {
             return;
         }
+        // An owned server has no provider to tell its zone: its worker's settings do (MNODE-21).
+        let zone = &picture.az;
+        let zoned = node.machine.is_none()
+            && !zone.is_empty()
+            && !node.base_tags.contains_key("az")
+            && node.own_tags.insert("az".to_owned(), zone.clone()).as_ref() != Some(zone);
         let picture = Arc::new(picture);
         node.inventory = Some(picture.clone());
         out.inventories.insert(node_id.clone());
@@ -34,6 +40,10 @@ impl Ledger {
             node_id: node_id.clone(),
             inventory: picture,
         });
+        if zoned {
+            out.nodes.insert(node_id.clone());
+            self.announce_tags(out, node_id);
+        }
     }
 
     /// Marks the stored picture as heard or not heard, without an event of its own (MNODE-10).

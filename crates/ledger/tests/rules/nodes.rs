@@ -579,6 +579,37 @@ fn an_inventory_is_told_when_it_differs_and_its_numbers_are_usable() {
     assert!(w.last.changes.is_empty());
 }
 
+// spec: MNODE-21
+#[test]
+fn an_owned_server_is_in_the_zone_that_its_worker_reports() {
+    let mut w = World::new();
+    w.node("n1");
+    let picture = |az: &str, vcpus: f64| {
+        Report::Inventory(Box::new(NodeInventory {
+            az: az.to_owned(),
+            total_capacity: vcpus,
+            ..NodeInventory::default()
+        }))
+    };
+    let zone = |w: &World| {
+        let node = w.ledger.node(&"n1".into()).unwrap();
+        node.metadata.tags.get("az").cloned()
+    };
+    w.report("n1", picture("", 1.0)).unwrap();
+    assert_eq!(zone(&w), None);
+    w.report("n1", picture("hall-1", 1.0)).unwrap();
+    assert_eq!(zone(&w).as_deref(), Some("hall-1"));
+    let told = w.last_words();
+    assert!(
+        told.iter().any(|word| word.starts_with("tags n1")),
+        "{told:?}"
+    );
+    w.report("n1", picture("hall-1", 2.0)).unwrap();
+    assert_eq!(w.last_words(), ["inventory n1"], "the same zone is no news");
+    w.report("n1", picture("hall-2", 2.0)).unwrap();
+    assert_eq!(zone(&w).as_deref(), Some("hall-2"));
+}
+
 // spec: API-13
 #[test]
 fn the_old_call_sets_a_tag() {
