@@ -17,7 +17,9 @@ use greenroom_types::pool::{PackingStrategy, Pool, Reliability, TierKind};
 use greenroom_types::{JobId, JobName, NodeId, TemplateName};
 use proptest::prelude::*;
 
-use crate::build::{aws, capability, device, elastic, fixed, offer, pool, shape};
+use crate::build::{
+    World, aws, bundle, capability, device, elastic, fixed, job, offer, pool, shape,
+};
 
 const JOBS: u64 = 4;
 
@@ -420,6 +422,27 @@ fn cases(wanted: u32) -> ProptestConfig {
         failure_persistence: None,
         ..ProptestConfig::default()
     }
+}
+
+// spec: PERF-02
+#[test]
+fn room_held_by_the_rules_known_is_no_obstacle_by_the_rules_asked_with() {
+    let rules = |pairs: &[(&str, &str)]| {
+        let mut bundle = bundle("b", vec![job("a", 1.0), job("b", 1.0), job("c", 0.0)]);
+        for (one, other) in pairs {
+            for job in &mut bundle.jobs {
+                if job.job_name.as_str() == *one {
+                    job.co_locate_with = vec![(*other).into()];
+                }
+            }
+        }
+        bundle
+    };
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("n1", "own", 2.0);
+    // On n1 room is held for b, which belongs to a by the rules known, and to c by those asked with.
+    world.bind(&rules(&[("a", "b")]), 0, "a", "n1");
+    assert_eq!(world.goes(&rules(&[("b", "c")]), "c"), "n1");
 }
 
 proptest! {
