@@ -122,7 +122,7 @@ impl Policy {
         }
         for (job_id, job) in &self.jobs {
             let timer = match self.standing(job) {
-                Standing::Scheduled { .. } if job.pending.is_none() => {
+                Standing::Scheduled { .. } if job.pending.is_none() && job.wait.is_none() => {
                     Timer::ScheduledStart(job_id.clone())
                 }
                 Standing::StartRetry => Timer::StartRetry(job_id.clone()),

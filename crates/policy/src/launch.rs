@@ -446,10 +446,11 @@ impl Policy {
         result: Result<(), CallFailure>,
         out: &mut Effects,
     ) {
+        let mut there = false;
         let failure = match result {
             Ok(()) => None,
             Err(failure) if is_started(&failure) => {
-                self.take_over_start(job_id, seq);
+                there = self.take_over_start(job_id, seq);
                 None
             }
             Err(failure) => Some(failure),
@@ -460,6 +461,9 @@ impl Policy {
             self.counters.placements_succeeded += u64::from(counts);
             if current {
                 self.set_placed(job_id);
+            }
+            if there {
+                self.follow_binding(job_id, out);
             }
             return;
         };
@@ -482,14 +486,15 @@ impl Policy {
         }
     }
 
-    /// The instance that is there already is the binding's own: what it does from here on counts.
-    fn take_over_start(&mut self, job_id: &JobId, seq: u64) {
+    /// The instance that is there already is the binding's own: what it did and does counts. False if
+    /// the stream has yet to show it.
+    fn take_over_start(&mut self, job_id: &JobId, seq: u64) -> bool {
         let Some(job) = self.jobs.get_mut(job_id) else {
-            return;
+            return false;
         };
         let runs = history::runs(&job.seen);
         let Some(binding) = job.binding.as_mut().filter(|binding| binding.seq == seq) else {
-            return;
+            return false;
         };
         let there = runs.iter().rfind(|run| {
             run.is_live() && run.role == binding.role && run.node_id == binding.node_id
@@ -497,6 +502,7 @@ impl Policy {
         if let Some(run) = there {
             binding.since = binding.since.min(run.first - 1);
         }
+        there.is_some()
     }
 
     /// A failed start unbinds the job and is tried again 5 s after its decision, elsewhere if that

@@ -118,6 +118,15 @@ impl Policy {
 
     /// The target is gone and the source was told to stop: the job is recovered (MIGR-24).
     pub(crate) fn lose_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        self.lose(id, reason, Undo::Nothing, out);
+    }
+
+    /// The target did not take over in time. It may still be there, so it is stopped (MIGR-24).
+    pub(crate) fn expire_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
+        self.lose(id, reason, Undo::Target, out);
+    }
+
+    fn lose(&mut self, id: &MigrationId, reason: &str, undo: Undo, out: &mut Effects) {
         let Some(migration) = self.migrations.active.get(id) else {
             return;
         };
@@ -126,7 +135,7 @@ impl Policy {
         let target = migration.state.target_node_id.as_ref();
         let counts = !self.is_reclaimed(&migration.state.source_node_id)
             && !target.is_some_and(|target| self.is_reclaimed(target));
-        self.finish_aborted(id, reason, Undo::Nothing, out);
+        self.finish_aborted(id, reason, undo, out);
         let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
         self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);
         if let Some(binding) = self.unbind(&job_id) {

@@ -195,6 +195,11 @@ impl Policy {
     /// Reads what a bound job's history says of its binding: accepted, running, ending, over
     /// (BIND-06, RECOV-03). Entries about other keys and older starts do not touch it.
     pub(crate) fn follow_binding(&mut self, job_id: &JobId, out: &mut Effects) {
+        let nodes = &self.nodes;
+        let in_service = |node_id: &NodeId| {
+            let record = nodes.get(node_id);
+            record.is_some_and(|record| record.state == MirrorState::Running)
+        };
         let Some(job) = self.jobs.get_mut(job_id) else {
             return;
         };
@@ -232,13 +237,14 @@ impl Policy {
                 let fresh = binding.state < reached;
                 binding.state = binding.state.max(reached);
                 // A migration that was lost with its policy left it prepared: it starts when nothing
-                // of the source is there any more (HYDR-17).
+                // of the source is there any more, or its node goes (HYDR-17).
                 let left = run.state == RunState::Prepared
                     && run.role.is_migration_target()
                     && binding.start.is_none()
                     && runs
                         .iter()
-                        .all(|other| other.first == run.first || !other.is_there());
+                        .filter(|other| other.first != run.first && other.is_there())
+                        .all(|other| !in_service(&other.node_id));
                 let role = run.role.clone();
                 if fresh && runs_now {
                     self.make_healthy(&node_id, out);

@@ -93,7 +93,7 @@ impl Policy {
         let job_id = migration.state.source_job_id.clone();
         if !migration.past_return {
             if migration.source_gone {
-                self.lose_migration(id, &reason, out);
+                self.expire_migration(id, &reason, out);
             } else {
                 self.abort_migration(id, &reason, out);
             }
@@ -112,7 +112,7 @@ impl Policy {
                 self.complete_migration(id, out);
                 self.stop_strays(&job_id, out);
             }
-            _ => self.lose_migration(id, &reason, out),
+            _ => self.expire_migration(id, &reason, out),
         }
     }
 

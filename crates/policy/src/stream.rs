@@ -192,6 +192,10 @@ impl Policy {
         if let Some(id) = migration {
             // Both keys are the migration's until its end (MIGR-07).
             self.follow_migration(&job_id, &id, out);
+            // What is on neither key was the migration's to leave alone, and is no longer.
+            if self.migration_for_job(&job_id).is_none() {
+                self.stop_strays(&job_id, out);
+            }
         } else {
             self.follow_binding(&job_id, out);
             self.leave_if_unstarted(&job_id, out);
