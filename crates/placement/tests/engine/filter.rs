@@ -163,7 +163,7 @@ fn a_node_without_inventory_is_invisible_until_it_has_one() {
     assert_eq!(world.attempts(&a, 0, "e")[0].candidates, 1);
 }
 
-// spec: PLACE-06, DEC-45
+// spec: PLACE-06
 #[test]
 fn exclusions_hold_for_launch_recovery_and_migration_alike() {
     use greenroom_types::bundle::OnRuntimeFailure::PreferSpare;

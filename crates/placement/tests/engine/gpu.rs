@@ -123,7 +123,7 @@ fn what_a_worker_reports_for_a_device_counts_when_it_is_more() {
     assert_eq!(world.goes(&wants(0.4), "e"), "-");
 }
 
-// spec: GPU-05, DEC-11
+// spec: GPU-05
 #[test]
 fn an_unknown_device_is_reserved_wherever_it_might_be() {
     let mut other = device(2, 1.0);

@@ -348,7 +348,7 @@ fn a_lone_member_returns_to_its_group_or_waits() {
     assert_eq!(world.goes(&g, "b"), "-");
 }
 
-// spec: INTRA-10, DEC-09
+// spec: INTRA-10
 #[test]
 fn a_member_whose_group_stays_behind_cannot_be_moved() {
     let mut world = World::new(vec![fixed("own")]);
@@ -379,7 +379,7 @@ fn a_member_whose_group_stays_behind_cannot_be_moved() {
     );
 }
 
-// spec: INTRA-08, DEC-08
+// spec: INTRA-08
 #[test]
 fn a_hard_zone_admits_only_what_is_known_to_be_there() {
     let mut oci = elastic("oci", TierKind::Oci, &[shape("o", 4.0)]);

@@ -217,7 +217,7 @@ fn the_zone_of_the_copy_is_a_preference_only_when_soft() {
     assert_eq!(world.goes(&bundle("c", vec![job("e", 0.0)]), "e"), "m");
 }
 
-// spec: PLACE-24, SPARE-04, DEC-23
+// spec: PLACE-24, SPARE-04
 #[test]
 fn a_bought_spare_is_consumed_for_good_and_a_registered_one_while_it_carries() {
     let mut world = World::new(vec![fixed("own"), aws("cloud", &[shape("s", 4.0)])]);

@@ -37,7 +37,7 @@ fn bindings_reserve_capacity_cores_and_capabilities() {
     assert_eq!(world.fleet.reserved(&id("m")).unwrap().capacity, 0.0);
 }
 
-// spec: RESV-02, DEC-10
+// spec: RESV-02
 #[test]
 fn each_field_is_the_larger_of_reported_and_derived() {
     let mut world = world();

@@ -73,7 +73,7 @@ fn one_node_takes_both_and_says_so() {
     assert_eq!(text, r#"{"violated":["sameNode"]}"#);
 }
 
-// spec: PLACE-29, DEC-04, HARD-31
+// spec: PLACE-29, HARD-31
 #[test]
 fn a_compliant_node_in_a_later_tier_beats_a_forbidden_one_in_an_earlier() {
     let mut world = World::new(vec![aws("t1", &[]), aws("t2", &[])]);
@@ -108,7 +108,7 @@ fn a_compliant_node_in_a_later_tier_beats_a_forbidden_one_in_an_earlier() {
     assert_eq!(walks, [true, true, false]);
 }
 
-// spec: PLACE-15, DEC-04
+// spec: PLACE-15
 #[test]
 fn in_the_second_walk_fewer_violations_win_within_a_tier_only() {
     let mut world = World::new(vec![fixed("own"), aws("cloud", &[])]);

@@ -334,7 +334,7 @@ fn overrides_without_a_backup_are_warned_of() {
     assert_eq!(check(&cloud(), &doubled(b, |_| {})), Findings::default());
 }
 
-// spec: DEC-02
+// Codes are stable (DEC-02).
 #[test]
 fn codes_keep_their_names_in_every_form() {
     for code in [
