@@ -20,6 +20,7 @@ use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolNam
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{JobInfo, JobWithHistory};
 use greenroom_types::node::RejectionCode;
+use greenroom_types::stream::PrefetchResult;
 use greenroom_types::{Role, Wall};
 
 use crate::handle::AutoManager;
@@ -238,8 +239,8 @@ pub trait Callbacks: Send + Sync + 'static {
         Ok(())
     }
 
-    /// A callback that has no method of its own here.
-    fn on_other(&self, callback: &Callback) -> CallbackResult {
+    /// A batch of images settled on a node, one result for each reference (PREFETCH-04).
+    fn on_images_prefetched(&self, node_id: &NodeId, results: &[PrefetchResult]) -> CallbackResult {
         Ok(())
     }
 }
@@ -281,11 +282,7 @@ pub const fn callback_name(callback: &Callback) -> &'static str {
         Callback::OnMigrationAborted { .. } => "onMigrationAborted",
         Callback::OnDrainProgress(_) => "onDrainProgress",
         Callback::OnNodeInterrupted(_) => "onNodeInterrupted",
-        #[allow(
-            unreachable_patterns,
-            reason = "the policy may know more callbacks than this file"
-        )]
-        _ => "anotherCallback",
+        Callback::OnImagesPrefetched { .. } => "onImagesPrefetched",
     }
 }
 
@@ -365,10 +362,21 @@ fn dispatch<C: Callbacks + ?Sized>(to: &C, callback: &Callback) -> CallbackResul
             violated,
             *interruptible_primary,
         ),
-        #[allow(
-            unreachable_patterns,
-            reason = "the policy may know more callbacks than this file"
-        )]
-        other => to.on_other(other),
+        Callback::OnSpareUnderflow {
+            pool,
+            current,
+            target,
+        } => to.on_spare_underflow(pool, *current, *target),
+        Callback::OnMigrationPhase(migration) => to.on_migration_phase(migration),
+        Callback::OnMigrationCompleted { migration_id } => to.on_migration_completed(migration_id),
+        Callback::OnMigrationAborted {
+            migration_id,
+            reason,
+        } => to.on_migration_aborted(migration_id, reason),
+        Callback::OnDrainProgress(drain) => to.on_drain_progress(drain),
+        Callback::OnNodeInterrupted(interruption) => to.on_node_interrupted(interruption),
+        Callback::OnImagesPrefetched { node_id, results } => {
+            to.on_images_prefetched(node_id, results)
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! and what it returns is a snapshot (CALLB-13). After the end they go on answering from the last
 //! mirror (LIFE-06).
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use greenroom_placement::{Findings, Spare};
@@ -10,10 +11,11 @@ use greenroom_policy::effect::{NodeView, PlacementInfo};
 use greenroom_policy::getters::{Admission, BundleStopTime, DryRun, PendingPlacement};
 use greenroom_policy::interrupt::NodeInterruption;
 use greenroom_policy::migration::MigrationState;
+use greenroom_policy::settings::NodeService;
 use greenroom_policy::spare::SpareCount;
 use greenroom_policy::{Metrics, Policy, Report};
 use greenroom_types::bundle::{Bundle, BundleStatus};
-use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName};
+use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName, ServiceId};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
 
@@ -137,6 +139,16 @@ impl AutoManager {
     #[must_use]
     pub fn is_hot_spare_node(&self, node_id: &NodeId) -> bool {
         self.read(|policy| policy.is_hot_spare_node(node_id))
+    }
+
+    /// The configured node services (NSVC-01).
+    pub fn node_services(&self) -> Vec<NodeService> {
+        self.read(|policy| policy.node_services().to_vec())
+    }
+
+    /// Where a node service runs: node to job (NSVC-01).
+    pub fn node_service_placements_for(&self, service_id: &ServiceId) -> BTreeMap<NodeId, JobId> {
+        self.read(|policy| policy.node_service_placements_for(service_id))
     }
 
     /// What a spare's tags say; none for a node that is no spare (SPARE-03).
