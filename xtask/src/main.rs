@@ -1,6 +1,7 @@
 //! Checks and chores of the project: `cargo xtask NAME`.
 
 mod crash;
+mod explore;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -19,12 +20,15 @@ enum Task {
     /// Runs a real Manager under load, kills it at random moments, restarts it and compares it with
     /// what was acknowledged.
     Crash(crash::Args),
+    /// Plays random courses of events against the policy and looks after each whether all is well.
+    Explore(explore::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
         Task::Tidy => tidy::run(&root()),
         Task::Crash(args) => crash::run(&root(), args),
+        Task::Explore(args) => explore::run(args),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The scenario file (docs/spec/scenario.md): its keys as types, read with line and key in every
 //! error.
 //!
-//! This module reads and knows nothing of playing. It refuses what the present cores could not play,
-//! so that a file never passes by being skipped.
+//! This module reads and knows nothing of playing. It refuses what it does not know, so that a file
+//! never passes by being skipped.
 
 pub mod action;
 pub mod expect;
@@ -129,9 +129,24 @@ impl Scenario {
         read_tree(tree).map_err(fault)
     }
 
+    /// Reads a scenario that is there as a tree.
+    pub(crate) fn of_tree(tree: &Value) -> Result<Self, String> {
+        read_tree(tree).map_err(|fault| format!("{}: {}", fault.path, fault.message))
+    }
+
     /// Ids of all requirements that it names.
     pub fn spec_ids(&self) -> impl Iterator<Item = &str> {
         self.spec.iter().map(String::as_str)
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Reads a step that comes after virtual time `before`.
+    pub(crate) fn of_tree(tree: &Value, before: u64, start: Wall) -> Result<Self, String> {
+        read_step(tree, "", before, start)
+            .map_err(|fault| format!("{}: {}", fault.path, fault.message))
     }
 }
 
@@ -336,10 +351,6 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
         }
         [key] => {
             let action = read_action(key, &keys[key], path, start)?;
-            if let Some(call) = action.not_served() {
-                let message = format!("{key} ({call}) is not served by this version");
-                return Err(Fault::new(format!("{path}.{key}"), message));
-            }
             Deed::Act(action)
         }
         [] => return Err(Fault::new(path, "a step needs an action or expect")),

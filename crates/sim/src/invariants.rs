@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    fn violated(&mut self, text: String) {
+    pub(crate) fn violated(&mut self, text: String) {
         let text = format!("{}: {text}", log::time(self.mono()));
         self.log.line("broken", || text.clone());
         self.watch.add(text);
@@ -129,7 +129,32 @@ impl World {
 
     /// A start arrives at a worker: it must not overfill what the node said it has, nor share a node
     /// that is not to be shared.
+    ///
+    /// There are times when the policy cannot know better, and the worker decides: jobs of a changed
+    /// bundle, which may have other needs than when they were placed while the new ones count at once
+    /// (BUNDLE-11); a line that is mended at this moment, over which starts come late and the node tells
+    /// last what it carries; and instances that returned with their node and go once those that
+    /// replace them run (BIND-08).
     pub(crate) fn look_at_start(&mut self, node_id: &NodeId, job: &WorkerJob) {
+        let Some(worker) = self.workers.get(node_id) else {
+            return;
+        };
+        let changed = |it: &WorkerJob| {
+            let place = it.job.bundle_place();
+            place.is_some_and(|(bundle_id, ..)| self.changed.contains(&bundle_id))
+        };
+        let returned = |it: &WorkerJob| {
+            let policy = self.policy.as_ref();
+            let key = &it.instance.key;
+            !key.role.is_migration_target()
+                && policy.is_some_and(|policy| {
+                    policy.is_live() && policy.node_for_job(&key.job_id) != Some(node_id)
+                })
+        };
+        let mended = worker.mended_at == Some(self.mono());
+        if mended || changed(job) || worker.room_takers().any(|it| changed(it) || returned(it)) {
+            return;
+        }
         self.invariant_no_node_is_overfilled(node_id, job);
         self.invariant_exclusive_jobs_are_alone(node_id, job);
     }

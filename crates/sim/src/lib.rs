@@ -6,6 +6,7 @@
 //! prints nothing and opens no file: that is the caller's part.
 
 pub mod expect;
+pub mod explore;
 pub mod format;
 mod invariants;
 mod log;

@@ -1,14 +1,12 @@
-//! What this version of the cores can be asked and can say. A scenario that needs more is refused
-//! (exit 2), so that no file passes without having been played.
+//! Names of everything that the policy can call and tell. A scenario that names another is refused
+//! (exit 2), so that no expectation passes by a typing slip.
 
 /// Names of one kind, as a scenario writes them.
 pub(crate) struct Names {
     /// `call` or `callback`.
     pub(crate) kind: &'static str,
-    /// Those that the policy can send now.
+    /// All of them.
     pub(crate) now: &'static [&'static str],
-    /// Those of the specification that it does not send yet.
-    pub(crate) later: &'static [&'static str],
 }
 
 /// Calls on the Manager.
@@ -33,8 +31,10 @@ pub(crate) const CALLS: Names = Names {
         "notifyMigrationCutoverReady",
         "notifyMigrationCutoverApply",
         "abortMigration",
+        "prefetchImages",
+        "createJob",
+        "deleteJob",
     ],
-    later: &["createJob", "deleteJob", "prefetchImages"],
 };
 
 /// Callbacks.
@@ -68,6 +68,6 @@ pub(crate) const CALLBACKS: Names = Names {
         "onMigrationAborted",
         "onDrainProgress",
         "onNodeInterrupted",
+        "onImagesPrefetched",
     ],
-    later: &["onImagesPrefetched", "onDrainProgress", "onNodeInterrupted"],
 };

@@ -12,6 +12,7 @@ mod cloud;
 mod events;
 mod hold;
 mod line;
+mod look;
 mod manager;
 mod pull;
 mod setup;
@@ -24,7 +25,7 @@ use greenroom_policy::effect::{Effect, PlacementInfo};
 use greenroom_policy::event::{ApiId, ApiResult, CallFailure, ConnectionState};
 use greenroom_policy::{Callback, Effects, Event, Policy, Settings};
 use greenroom_types::call::Call;
-use greenroom_types::{JobId, Millis, Mono, NodeId, Now, Wall};
+use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, Wall};
 
 use crate::format::Scenario;
 use crate::format::fleet::WorldSpec;
@@ -35,6 +36,7 @@ use crate::seed::Seed;
 pub(crate) use act::{Answer, Refused};
 pub(crate) use cloud::Purchases;
 pub(crate) use hold::{Holds, Pending};
+pub(crate) use look::Seen;
 pub(crate) use worker::Worker;
 
 /// Inputs handled in one go before the run is taken for an endless one. A burst of hundreds of jobs
@@ -94,6 +96,10 @@ pub(crate) struct World {
     pub(crate) last_dry_run: Option<Answer>,
     pub(crate) last_admission: Option<Answer>,
     pub(crate) touched_jobs: BTreeSet<JobId>,
+    /// Bundles that were changed while their jobs may have run with other needs (BUNDLE-11).
+    pub(crate) changed: BTreeSet<BundleId>,
+    /// Jobs that were started again by hand, with what they have on their count.
+    pub(crate) revived: BTreeSet<JobId>,
 }
 
 /// What is due next, and who has to be told.
@@ -149,6 +155,8 @@ impl World {
             last_dry_run: None,
             last_admission: None,
             touched_jobs: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            revived: BTreeSet::new(),
             settings: settings.clone(),
             spec,
         };
@@ -196,11 +204,13 @@ impl World {
             }
             at_once += 1;
             if at_once > TIMERS_AT_ONCE {
-                return Err(Stuck(format!(
+                let text = format!(
                     "timers fire without end at {}: {}",
                     self.log.time(self.mono),
                     self.describe_source(source)
-                )));
+                );
+                self.violated(text.clone());
+                return Err(Stuck(text));
             }
             self.log.clock(self.mono);
             self.fire(source);
@@ -288,10 +298,12 @@ impl World {
             }
             inputs += 1;
             if inputs > INPUTS_AT_ONCE {
-                return Err(Stuck(format!(
+                let text = format!(
                     "policy and Manager answer each other without end at {}",
                     self.log.time(self.mono)
-                )));
+                );
+                self.violated(text.clone());
+                return Err(Stuck(text));
             }
         }
         self.look_after_input();

@@ -7,11 +7,18 @@ use greenroom_sim::{Keep, Options, run_file};
 
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
-        .expect("the folder of scenarios is there")
-        .map(|entry| entry.expect("its entries can be read").path())
-        .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
-        .collect();
+    let mut files = Vec::new();
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("the folder of scenarios is there") {
+            let path = entry.expect("its entries can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "yaml") {
+                files.push(path);
+            }
+        }
+    }
     files.sort();
     assert!(!files.is_empty(), "there are scenarios");
     files

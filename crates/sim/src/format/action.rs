@@ -430,15 +430,6 @@ impl Action {
                 | Self::Restart(_)
         )
     }
-
-    /// Why this version cannot play it, if it cannot: the policy has no such call yet. A new call of
-    /// the policy takes its line away here.
-    pub const fn not_served(&self) -> Option<&'static str> {
-        match self {
-            Self::ImagePulled { .. } => Some("prefetchImages"),
-            _ => None,
-        }
-    }
 }
 
 // === impl Yes ===

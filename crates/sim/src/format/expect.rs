@@ -377,22 +377,19 @@ impl<'de> Deserialize<'de> for Happened {
 }
 
 impl Happened {
-    /// The first item whose name is unknown, or not served by this version, with what is wrong.
+    /// The first item whose name is unknown, with what is wrong.
     pub(crate) fn fault(&self, known: &served::Names) -> Option<(usize, String)> {
         self.list.iter().enumerate().find_map(|(index, item)| {
             let name = item.name.as_str();
             if known.now.contains(&name) {
                 None
-            } else if known.later.contains(&name) {
-                Some((index, format!("{name} is not served by this version")))
             } else {
-                let all: Vec<&str> = known.now.iter().chain(known.later).copied().collect();
                 Some((
                     index,
                     format!(
                         "there is no {} {name:?}; there are {}",
                         known.kind,
-                        all.join(", ")
+                        known.now.join(", ")
                     ),
                 ))
             }

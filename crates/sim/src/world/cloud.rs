@@ -137,6 +137,10 @@ impl World {
     }
 
     fn make_machine(&mut self, node_id: &NodeId, machine: &MachineSpec) {
+        // A node of the scenario's own is there at once; its worker is set up by whoever made it.
+        if self.workers.contains_key(node_id) {
+            return;
+        }
         let (tags, shape) = match machine {
             MachineSpec::Aws(create) => (&create.tags, &create.instance_type),
             MachineSpec::Oci(create) => (&create.tags, &create.shape),
@@ -144,10 +148,6 @@ impl World {
         let (pool, tier) = place(tags);
         if let Some(code) = self.purchases.take_failure(&tier, When::Later) {
             self.after(LATE_FAILURE, Pending::CreateFails(node_id.clone(), code));
-            return;
-        }
-        // A node of the scenario's own is there at once; its worker is set up by whoever made it.
-        if self.workers.contains_key(node_id) {
             return;
         }
         let zones = self.spec.azs.get(&tier).cloned().unwrap_or_default();

@@ -325,7 +325,7 @@ fn replace<T>(old: &mut T, new: Option<T>) {
 
 impl World {
     /// Where a job's instance is, and which one: in a migration that of the binding.
-    fn live(&self, job: &JobPath) -> Result<(NodeId, StartId), Stuck> {
+    pub(super) fn live(&self, job: &JobPath) -> Result<(NodeId, StartId), Stuck> {
         let job_id = job.job_id();
         let bound = self
             .policy

@@ -4,6 +4,7 @@
 use greenroom_ledger::{
     Command, Finding, Hello, HelloInstance, Line, Link, Register, Report, WorkerOrder,
 };
+use greenroom_types::node::NodeState;
 use greenroom_types::{Millis, NodeId};
 
 use super::World;
@@ -62,7 +63,7 @@ impl World {
         let silent = self
             .workers
             .get(node_id)
-            .is_some_and(|worker| worker.cut && worker.cuts == cut && worker.linked);
+            .is_some_and(|worker| !worker.hears() && worker.cuts == cut && worker.linked);
         if silent {
             if let Some(worker) = self.workers.get_mut(node_id) {
                 worker.mail.clear();
@@ -88,11 +89,21 @@ impl World {
             return;
         };
         worker.cut = false;
+        worker.mended_at = Some(self.mono);
         if !worker.up {
             return;
         }
         if !worker.linked {
-            self.connect_worker(node_id);
+            let ended = self
+                .ledger
+                .node(node_id)
+                .is_some_and(|node| node.state == NodeState::Stopped);
+            // Nobody dials what is ended: such a server calls in again.
+            if ended {
+                self.call_in(node_id);
+            } else {
+                self.connect_worker(node_id);
+            }
             return;
         }
         for report in std::mem::take(&mut worker.journal) {
@@ -125,6 +136,9 @@ impl World {
             return;
         }
         worker.linked = true;
+        if self.mono.0 > 0 {
+            worker.mended_at = Some(self.mono);
+        }
         let instances = worker
             .runs
             .values()

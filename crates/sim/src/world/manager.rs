@@ -82,6 +82,20 @@ impl World {
             Call::CreateBundle(bundle) | Call::UpdateBundle { bundle, .. } => with_services(bundle),
             _ => {}
         }
+        match &call {
+            Call::UpdateBundle { bundle, .. } => {
+                self.changed.insert(bundle.bundle_id.clone());
+            }
+            Call::StartBundleJob {
+                bundle_id,
+                replica_index,
+                job_name,
+            } => {
+                let job_id = JobId::new(format!("{bundle_id}.{replica_index}.{job_name}"));
+                self.revived.insert(job_id);
+            }
+            _ => {}
+        }
         if let Some((outcome, orders)) = self.ledger.relay(&call) {
             self.orders.extend(orders);
             return (outcome, Vec::new());

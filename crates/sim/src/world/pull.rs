@@ -26,6 +26,14 @@ impl Pull {
             .all(|reference| self.settled.contains_key(reference))
     }
 
+    /// Those that are neither there nor given up.
+    pub(super) fn open(&self) -> Vec<String> {
+        let open = self.references.iter();
+        open.filter(|reference| !self.settled.contains_key(*reference))
+            .cloned()
+            .collect()
+    }
+
     fn report(self) -> Report {
         let result = |reference: &String| {
             let ok = self.settled.get(reference).copied().unwrap_or_default();

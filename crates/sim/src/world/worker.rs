@@ -12,7 +12,7 @@ use greenroom_types::call::InstanceRef;
 use greenroom_types::inventory::{AssignedJob, Capability, Gpu, HeldImage, NodeInventory};
 use greenroom_types::node::{InstanceState, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{MigrationId, Millis, NodeId, StartId};
+use greenroom_types::{MigrationId, Millis, Mono, NodeId, StartId};
 
 use super::World;
 use super::hold::Pending;
@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     inventory_due: bool,
     /// It was told to end.
     pub(super) ending: bool,
+    /// When its line was last mended.
+    pub(crate) mended_at: Option<Mono>,
     /// Batches of images that it pulls.
     pub(super) pulls: Vec<Pull>,
 }
@@ -129,6 +131,11 @@ impl Worker {
     /// The Manager reaches it.
     pub(crate) const fn is_reachable(&self) -> bool {
         self.hears()
+    }
+
+    /// Images that it waits for.
+    pub(super) fn wanted_images(&self) -> Vec<String> {
+        self.pulls.iter().flat_map(Pull::open).collect()
     }
 
     /// Everything that takes room here.
