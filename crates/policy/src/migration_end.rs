@@ -109,11 +109,13 @@ impl Policy {
         });
         self.fail_caller(id, reason, out);
         self.file_ended(id);
+        self.refresh(&job_id);
+        // Without a target nothing is freed: whoever waits for room has no more of it now, the drain
+        // that asked for this migration least of all (DRAIN-06).
         if let Some(target) = target {
             self.release_single_use(&target, out);
+            self.pending.wake();
         }
-        self.refresh(&job_id);
-        self.pending.wake();
     }
 
     /// The target is gone and the source was told to stop: the job is recovered (MIGR-24).

@@ -264,6 +264,12 @@ impl Chooser {
             Kind::JobCompletes => deed("jobCompletes", there?),
             Kind::JobRunning => deed("jobRunning", there?),
             Kind::JobRejected => {
+                // A worker refuses a start, not what it is asked to hand over.
+                let job: JobPath = there.as_ref()?.parse().ok()?;
+                let policy = world.policy.as_ref()?;
+                if policy.migration_for_job(&job.job_id()).is_some() {
+                    return None;
+                }
                 let mut rejected = json!({"job": there?, "reason": "no"});
                 if self.dice.chance(12) {
                     rejected["invalidSpec"] = true.into();

@@ -17,6 +17,10 @@ use crate::format::{Deed, Scenario, SettingsCase, Step};
 use crate::log::{Keep, Log};
 use crate::world::{Memory, World};
 
+/// Calls within one stretch of a course, above which a core is taken to go round in circles: courses
+/// make some hundreds.
+const CALLS_MAX: usize = 3_000;
+
 /// Where the steps come from.
 #[derive(Clone, Debug)]
 pub(super) enum Steps<'a> {
@@ -238,6 +242,13 @@ impl<'a> Stage<'a> {
     fn look(&mut self) -> Result<(), Fault> {
         if let Some(first) = self.world.watch.found().first() {
             return Err(Fault::violation(first));
+        }
+        if self.world.calls.len() > CALLS_MAX {
+            let text = format!(
+                "more than {CALLS_MAX} calls, the last {:?}",
+                self.world.calls.last()
+            );
+            return Err(Fault::new("busy without end", text));
         }
         self.invariant_no_tier_is_overfull()?;
         self.invariant_no_ceiling_is_passed_by()
