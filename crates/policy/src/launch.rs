@@ -518,6 +518,7 @@ impl Policy {
         // It may have been refused because the job runs elsewhere, on a node that came back (BIND-07).
         self.adopt_running(job_id, out);
         if self.node_for_job(job_id).is_some() {
+            self.stop_strays(job_id, out);
             self.refresh(job_id);
             self.release_single_use(&binding, out);
             self.pending.wake();

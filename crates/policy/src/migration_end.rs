@@ -123,7 +123,8 @@ impl Policy {
         self.lose(id, reason, Undo::Nothing, out);
     }
 
-    /// The target did not take over in time. It may still be there, so it is stopped (MIGR-24).
+    /// The target did not take over in time, or will not. It is still there, so it is stopped
+    /// (MIGR-24).
     pub(crate) fn expire_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
         self.lose(id, reason, Undo::Target, out);
     }

@@ -363,7 +363,7 @@ impl Policy {
                 }
             }
             (MigrationSignal::Aborted { reason, .. }, Side::Target, _) => {
-                self.lose_migration(id, &reason, out);
+                self.expire_migration(id, &reason, out);
             }
             _ => {}
         }

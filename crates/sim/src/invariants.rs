@@ -144,12 +144,16 @@ impl World {
             place.is_some_and(|(bundle_id, ..)| self.changed.contains(&bundle_id))
         };
         let returned = |it: &WorkerJob| {
-            let policy = self.policy.as_ref();
+            let Some(policy) = self.policy.as_ref().filter(|policy| policy.is_live()) else {
+                return false;
+            };
             let key = &it.instance.key;
-            !key.role.is_migration_target()
-                && policy.is_some_and(|policy| {
-                    policy.is_live() && policy.node_for_job(&key.job_id) != Some(node_id)
-                })
+            let twice = worker.room_takers().any(|other| {
+                let other = &other.instance.key;
+                other.job_id == key.job_id && other.role != key.role
+            });
+            policy.migration_for_job(&key.job_id).is_none()
+                && (twice || policy.node_for_job(&key.job_id) != Some(node_id))
         };
         let mended = worker.mended_at == Some(self.mono());
         if mended || changed(job) || worker.room_takers().any(|it| changed(it) || returned(it)) {
