@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use greenroom_console::client::ClientError;
 use greenroom_manifest::{Manifest, Problem};
+use greenroom_placement::{Code, Finding};
 use greenroom_sdk::types::bundle::Bundle;
 use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
 use greenroom_sdk::types::stream::StreamEvent;
@@ -36,6 +37,9 @@ pub(crate) struct Apply {
     /// Submit without asking the control plane whether the needs can be met.
     #[arg(long)]
     skip_validation: bool,
+    /// Submit what no node can run yet: a server that can may still join a fixed pool.
+    #[arg(long)]
+    allow_unmet: bool,
     #[command(flatten)]
     manager: Manager,
     #[command(flatten)]
@@ -92,6 +96,20 @@ struct Applied<'a> {
 struct Findings {
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// Those of the warnings that say that no node can run a job.
+    unmet: Vec<Problem>,
+}
+
+/// True for a need that nothing offers.
+const fn is_unmet(code: Code) -> bool {
+    matches!(
+        code,
+        Code::CapacityUnsatisfiable
+            | Code::CoresUnsatisfiable
+            | Code::CapabilityUnsatisfiable
+            | Code::GpuUnsatisfiable
+            | Code::GroupUnsatisfiable
+    )
 }
 
 /// Asks the control plane whether the bundles can be placed. `without` says how to go on when there
@@ -116,7 +134,7 @@ async fn check_needs(
                     _ => failure,
                 }
             })?;
-        let at = |finding: &greenroom_placement::Finding| -> Problem {
+        let at = |finding: &Finding| -> Problem {
             manifest.problem(
                 &finding.path,
                 format!("{} ({})", finding.message, finding.code.name()),
@@ -124,6 +142,11 @@ async fn check_needs(
         };
         found.errors.extend(findings.errors.iter().map(at));
         found.warnings.extend(findings.warnings.iter().map(at));
+        let unmet = findings
+            .warnings
+            .iter()
+            .filter(|finding| is_unmet(finding.code));
+        found.unmet.extend(unmet.map(at));
     }
     for warning in &found.warnings {
         say(&format!("warning: {warning}"));
@@ -141,6 +164,10 @@ impl Apply {
             let found = check_needs(&self.control, &manifests, without).await?;
             if !found.errors.is_empty() {
                 return Err(refuse(&found.errors));
+            }
+            if !found.unmet.is_empty() && !self.allow_unmet {
+                return Err(refuse(&found.unmet)
+                    .hint("submit with --allow-unmet if a server that can run it will join"));
             }
         }
         let client = self.manager.connect().await?;

@@ -134,6 +134,11 @@ fn every_fault_is_told_with_its_place_and_changes_nothing() {
         "teleport",
         "capabilityUnsatisfiable",
     ]);
+    // It is not submitted unawares, though: nothing would run.
+    up.run(&["apply", "-f", "wish.yaml"]).refused(
+        2,
+        &["wish.yaml:6:", "capabilityUnsatisfiable", "--allow-unmet"],
+    );
 
     // One bad file among good ones keeps all from being submitted, and all faults are told.
     let ran = up.run(&[
