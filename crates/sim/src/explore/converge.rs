@@ -360,6 +360,9 @@ impl Stage<'_> {
                     && policy.is_unconsumed_spare(&view.node_id)
                     && self.is_bought(&view.node_id)
                     && !policy.is_cordoned(&view.node_id)
+                    && policy
+                        .inventory(&view.node_id)
+                        .is_some_and(|picture| picture.reachable && !picture.cordoned)
             });
             if count.live > target && bought.count() > target {
                 return Err(Fault::new("spares in excess", text).shown_by([proof]));
