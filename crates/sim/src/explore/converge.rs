@@ -248,6 +248,12 @@ impl Stage<'_> {
                 | Standing::StoppedByRequest
                 | Standing::BundleBroken { .. },
             ) => Ok(()),
+            // Between two refusals for want of room, see above.
+            Some(Standing::StartRetry | Standing::RecoverySpacing)
+                if !self.world.changed.is_empty() =>
+            {
+                Ok(())
+            }
             // What has ended is in no snapshot (CEIL-14).
             None if self.is_ended(&job_id) => Ok(()),
             other => {
