@@ -110,13 +110,13 @@ impl Offer {
                 .filter(|entry| entry.name == need.name)
             {
                 let count = u64::from(entry.count);
-                if meets(entry, need) {
+                if entry.meets(need) {
                     seen = true;
                     matching += count;
                     usable += count;
                 } else if needs
                     .iter()
-                    .any(|other| other.name == need.name && meets(entry, other))
+                    .any(|other| other.name == need.name && entry.meets(other))
                 {
                     usable += count;
                 }
@@ -138,12 +138,6 @@ impl Offer {
             .sum();
         offered.saturating_sub(reserved.capabilities.get(name).copied().unwrap_or(0))
     }
-}
-
-fn meets(entry: &Capability, need: &Capability) -> bool {
-    need.attributes
-        .iter()
-        .all(|(key, value)| entry.attributes.get(key) == Some(value))
 }
 
 fn devices(gpus: &[Gpu]) -> Vec<Device> {

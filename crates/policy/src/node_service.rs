@@ -177,9 +177,9 @@ impl Policy {
             let bundles = derived.capabilities.get(&need.name).copied().unwrap_or(0);
             let taken = reported.saturating_sub(asked).max(bundles);
             let offered = inventory.capabilities.iter().filter(same);
-            let matching = sum(offered.clone().filter(|entry| meets(entry, need)));
+            let matching = sum(offered.clone().filter(|entry| entry.meets(need)));
             let of_any = needs.iter().filter(same);
-            let usable = sum(offered.filter(|entry| of_any.clone().any(|need| meets(entry, need))));
+            let usable = sum(offered.filter(|entry| of_any.clone().any(|need| entry.meets(need))));
             matching >= u64::from(need.count) && usable >= asked + taken
         })
     }
@@ -458,10 +458,4 @@ fn job_of(service: &NodeService, job_id: JobId) -> Job {
 
 fn sum<'a>(entries: impl Iterator<Item = &'a Capability>) -> u64 {
     entries.map(|entry| u64::from(entry.count)).sum()
-}
-
-fn meets(entry: &Capability, need: &Capability) -> bool {
-    need.attributes
-        .iter()
-        .all(|(key, value)| entry.attributes.get(key) == Some(value))
 }

@@ -24,6 +24,19 @@ pub struct Capability {
     pub attributes: BTreeMap<String, String>,
 }
 
+// === impl Capability ===
+
+impl Capability {
+    /// Whether this offered entry has every attribute that the need asks for (PLACE-10). Name and
+    /// count are the caller's to compare: counts of one name add up over entries.
+    #[must_use]
+    pub fn meets(&self, need: &Self) -> bool {
+        need.attributes
+            .iter()
+            .all(|(key, value)| self.attributes.get(key) == Some(value))
+    }
+}
+
 fn one() -> u32 {
     1
 }
