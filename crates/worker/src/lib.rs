@@ -21,6 +21,7 @@ mod agent;
 mod capacity;
 mod config;
 mod credential;
+mod deadline;
 mod gate;
 mod inventory;
 mod journal;
@@ -437,15 +438,10 @@ impl Caller {
         let mut call_in = CallIn::new(now(), self.all_urls().len());
         let mut told = None;
         loop {
-            let wait = async {
-                match call_in.next() {
-                    Some((at, _)) => {
-                        let at = began + Duration::from_millis(at.0);
-                        tokio::time::sleep_until(at.into()).await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
+            let next = call_in
+                .next()
+                .map(|(at, _)| began + Duration::from_millis(at.0));
+            let wait = deadline::reached(next);
             tokio::select! {
                 () = wait => {
                     told = Some(self.listen_address());

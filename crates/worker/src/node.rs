@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Status};
 
 use crate::agent::{Act, Agent, Effects, Event, RuntimeEvent};
+use crate::deadline;
 use crate::inventory::load;
 use crate::journal::{Journal, Record};
 use crate::lanes::Lanes;
@@ -207,7 +208,7 @@ impl Node {
                     self.log_store.sweep(SystemTime::now());
                     Next::Go
                 }
-                () = at(inventory_due) => Next::Go,
+                () = deadline::reached(inventory_due) => Next::Go,
             };
             self.tell();
             if next == Next::End {
@@ -599,13 +600,6 @@ impl Node {
         if let Some(session) = &self.session {
             let _ = session.outgoing.try_send(Ok(message));
         }
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use self::conn::Conn;
 use self::line::Message;
 use crate::agent::RuntimeEvent;
+use crate::deadline;
 use crate::launch::safe_name;
 use crate::order::{StartSpec, StopCause};
 use crate::runtime::News;
@@ -220,7 +221,7 @@ impl Desk {
                     }
                 },
                 _ = pings.tick() => self.ping(),
-                () = at(deadline) => self.pass_time().await,
+                () = deadline::reached(deadline) => self.pass_time().await,
             }
         }
     }
@@ -467,13 +468,6 @@ impl Desk {
 
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(64)]
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => tokio::time::sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

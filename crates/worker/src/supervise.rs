@@ -31,6 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::{Children, Ended};
 use self::link::Link;
+use crate::deadline;
 use crate::launch::Launch;
 use crate::lifecycle::{Input, Lifecycle, Outcome, Phase, Step};
 use crate::logs::with_last_lines;
@@ -203,7 +204,7 @@ impl Supervisor {
                 tokio::select! {
                     _ = child_signal.recv() => Woken::Child,
                     command = self.link.next() => command.map_or(Woken::Connected, Woken::Command),
-                    () = sleep_until(deadline) => Woken::Deadline,
+                    () = deadline::reached(deadline) => Woken::Deadline,
                 }
             };
             match woken {
@@ -361,11 +362,4 @@ fn announce() -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{READY}")?;
     out.flush()
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }

@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::agent::RuntimeEvent;
+use crate::deadline;
 use crate::launch::LogLimits;
 use crate::lifecycle::{Input, Lifecycle, ServiceRule, Step};
 use crate::logs::line::{Framer, Output};
@@ -137,7 +138,7 @@ impl Player {
                     }
                     Seen::Healthy(name) => self.feed(Input::Healthy(&name)).await,
                 },
-                () = sleep_until(deadline) => self.feed(Input::Tick).await,
+                () = deadline::reached(deadline) => self.feed(Input::Tick).await,
             }
         }
     }
@@ -453,11 +454,4 @@ fn is_port_taken(error: &Engine) -> bool {
     ["port is already allocated", "address already in use"]
         .iter()
         .any(|words| text.contains(words))
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }
