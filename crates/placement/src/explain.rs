@@ -17,6 +17,9 @@ impl Case<'_> {
             | Reason::WrongTier
             | Reason::Unreachable
             | Reason::Cordoned => None,
+            Reason::DiskNearlyFull => node
+                .low_disk()
+                .map(|disk| Detail::Disk { room: disk.room() }),
             Reason::RecoveryExcluded => self.exclusion(node).map(|why| Detail::Excluded { why }),
             Reason::ReservedExclusively => node.unconsumed_spare().map(|spare| Detail::Templates {
                 names: spare.reserved_for.iter().map(ToString::to_string).collect(),

@@ -237,6 +237,9 @@ impl<'a> Case<'a> {
         if node.is_cordoned() {
             return Err(Reason::Cordoned);
         }
+        if node.is_disk_low() {
+            return Err(Reason::DiskNearlyFull);
+        }
         let Some(spare) = self.spare_standing(node.unconsumed_spare()) else {
             return Err(Reason::ReservedExclusively);
         };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greenroom_types::inventory::{Capability, NodeInventory};
+use greenroom_types::inventory::{Capability, Disk, NodeInventory};
 use greenroom_types::node::{NodeMetadata, NodeState};
 use greenroom_types::pool::{CandidateInstanceType, Reliability};
 use greenroom_types::{JobId, JobName, NodeId, PoolName, ServiceId, Tags, TemplateName, TierName};
@@ -227,6 +227,17 @@ impl Node {
     /// PLACE-08.
     pub(crate) fn is_cordoned(&self) -> bool {
         self.condition.cordoned || self.inventory().is_some_and(|inventory| inventory.cordoned)
+    }
+
+    /// PLACE-34. Its worker judges; what it measured is only shown.
+    pub(crate) fn is_disk_low(&self) -> bool {
+        self.inventory().is_some_and(|inventory| inventory.disk_low)
+    }
+
+    /// The disk because of which it takes no new work.
+    pub(crate) fn low_disk(&self) -> Option<&Disk> {
+        let inventory = self.inventory().filter(|inventory| inventory.disk_low)?;
+        inventory.disks.first()
     }
 
     /// The spare's specification while it is unconsumed (PLACE-24).

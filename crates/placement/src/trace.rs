@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use greenroom_types::inventory::DiskRoom;
 use greenroom_types::{NodeId, PoolName, TierName};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,8 @@ pub enum Reason {
     Unreachable,
     /// It takes no new work.
     Cordoned,
+    /// Its disk has too little free for new work.
+    DiskNearlyFull,
     /// It is kept for other templates.
     ReservedExclusively,
     /// It lacks a capability.
@@ -131,6 +134,11 @@ pub enum Detail {
     Excluded {
         /// Why.
         why: Exclusion,
+    },
+    /// Its disk.
+    Disk {
+        /// What is free of it, and what must be.
+        room: DiskRoom,
     },
     /// vCPUs.
     Capacity {
@@ -233,6 +241,7 @@ impl Reason {
             Self::RecoveryExcluded => "recoveryExcluded",
             Self::Unreachable => "unreachable",
             Self::Cordoned => "cordoned",
+            Self::DiskNearlyFull => "diskNearlyFull",
             Self::ReservedExclusively => "reservedExclusively",
             Self::InsufficientCapabilities => "insufficientCapabilities",
             Self::InsufficientCapacity => "insufficientCapacity",
@@ -255,6 +264,7 @@ impl Reason {
             Self::RecoveryExcluded => "left out for now",
             Self::Unreachable => "cannot be reached",
             Self::Cordoned => "cordoned",
+            Self::DiskNearlyFull => "disk nearly full",
             Self::ReservedExclusively => "kept for other templates",
             Self::InsufficientCapabilities => "lacks a capability",
             Self::InsufficientCapacity => "not enough free capacity",
@@ -297,6 +307,7 @@ impl fmt::Display for Detail {
                 Exclusion::ForThisJob => "it failed this job a moment ago",
                 Exclusion::MigrationSource => "the job is moving away from it",
             }),
+            Self::Disk { room } => write!(f, "{room}"),
             Self::Capacity { needed, free } => {
                 write!(f, "needs {} vCPU, {} free", Plain(*needed), Plain(*free))
             }

@@ -81,6 +81,8 @@ pub enum Code {
     GroupUnsatisfiable,
     /// The copies cannot be kept apart as asked for.
     ResilienceUnsatisfiable,
+    /// The disks of all nodes that the pool has are nearly full.
+    DiskNearlyFull,
     /// A token that is no host port.
     InvalidHostPort,
     /// Two members of a group claim one host port.
@@ -106,6 +108,7 @@ pub fn validate(bundle: &Bundle, fleet: &Fleet) -> Findings {
     for pool in &pools {
         check.feasibility(pool);
         check.service_ports(pool);
+        check.disks(pool);
     }
     check.resilience(&pools);
     check.findings
@@ -150,6 +153,7 @@ impl Code {
             Self::GpuUnsatisfiable => "gpuUnsatisfiable",
             Self::GroupUnsatisfiable => "groupUnsatisfiable",
             Self::ResilienceUnsatisfiable => "resilienceUnsatisfiable",
+            Self::DiskNearlyFull => "diskNearlyFull",
             Self::InvalidHostPort => "invalidHostPort",
             Self::HostPortClash => "hostPortClash",
             Self::HostPortOfService => "hostPortOfService",
@@ -408,6 +412,25 @@ impl<'a> Check<'a> {
             } else {
                 self.warning(code, path, message);
             }
+        }
+    }
+
+    /// PLACE-34: what is submitted now would wait. Disks come free, so this is never an error.
+    fn disks(&mut self, profiles: &Profiles<'_>) {
+        if let Some(low) = profiles.all_disks_low() {
+            let field = if profiles.pool.name == self.bundle.pool {
+                "pool"
+            } else {
+                "resiliencePolicy.pool"
+            };
+            self.warning(
+                Code::DiskNearlyFull,
+                field,
+                format!(
+                    "every node of pool {} has its disk nearly full, so nothing starts there: {low}",
+                    profiles.pool.name
+                ),
+            );
         }
     }
 

@@ -8,6 +8,7 @@ use greenroom_types::{JobId, MigrationId, Millis, NodeId, StartId};
 
 use crate::effect::{Callback, Effects, MirrorState};
 use crate::policy::Policy;
+use crate::recovery::Lost;
 use crate::timer::{Due, Timer};
 
 /// A worker's refusal, as the stream tells it.
@@ -46,8 +47,11 @@ impl Policy {
             inventory,
             at: self.now.wall,
         });
-        // A bad bundle is not held against a good node (DEC-21).
-        if code != RejectionCode::InvalidSpec {
+        // A bad bundle is not held against a good node (DEC-21), and a full disk is in the node's
+        // picture, so that the node is left out for as long as it is full and no longer.
+        if code != RejectionCode::InvalidSpec
+            && !(code == RejectionCode::Disk && self.is_disk_low(&node_id))
+        {
             self.count_rejection(&node_id, out);
         }
         let job_id = &key.job_id;
@@ -66,11 +70,36 @@ impl Policy {
         if code == RejectionCode::InvalidSpec {
             self.end_for_good(job_id, reason, out);
             self.release_single_use(&binding, out);
+        } else if code == RejectionCode::Disk && !self.came_low(&node_id) {
+            // Nothing of the job ran and nothing of it is to blame (HEALTH-12).
+            let lost = Lost {
+                job_id: job_id.clone(),
+                binding: binding.clone(),
+            };
+            self.place_again(vec![lost], out);
+            self.release_single_use(&binding, out);
         } else {
             self.recover(job_id, &binding, true, out);
         }
         self.pending.wake();
     }
+
+    fn is_disk_low(&self, node_id: &NodeId) -> bool {
+        let picture = self.fleet.inventory(node_id);
+        picture.is_some_and(|picture| picture.disk_low)
+    }
+
+    /// A bought node whose disk was nearly full when it came: what is bought again is no better, and
+    /// only the job's ceiling ends the buying.
+    fn came_low(&self, node_id: &NodeId) -> bool {
+        let bought = self.fleet.tier_of(node_id);
+        bought.is_some_and(|(_, tier)| tier.is_elastic())
+            && self
+                .nodes
+                .get(node_id)
+                .is_some_and(|record| record.came_low)
+    }
+
     fn migration_of_target(&self, key: &InstanceKey, node_id: &NodeId) -> Option<MigrationId> {
         let job = self.jobs.get(&key.job_id)?;
         let target = job.target.as_ref()?;

@@ -42,6 +42,8 @@ pub(crate) struct NodeRecord {
     pub(crate) asked: Option<Asked>,
     /// Place in the order in which inventories arrived first (CALLB-14).
     pub(crate) inventory_order: Option<u64>,
+    /// Its first picture said that its disk is nearly full (HEALTH-12).
+    pub(crate) came_low: bool,
     /// It came with the snapshot as running; its first NodeStarted may be of the same start
     /// (HYDR-15).
     pub(crate) hydrated: bool,
@@ -63,6 +65,7 @@ impl NodeRecord {
             stopped_at: None,
             asked: None,
             inventory_order: None,
+            came_low: false,
             hydrated: false,
             terminate_told: false,
             rejections: VecDeque::new(),
@@ -375,7 +378,10 @@ impl Policy {
             return;
         };
         record.last_activity = now;
-        record.inventory_order.get_or_insert(order);
+        if record.inventory_order.is_none() {
+            record.inventory_order = Some(order);
+            record.came_low = inventory.disk_low;
+        }
         self.fleet.set_inventory(node_id, Arc::clone(inventory));
         self.prefetch.note_picture(node_id);
         // The picture says itself whether the worker is heard.

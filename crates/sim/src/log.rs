@@ -288,9 +288,10 @@ fn event_text(event: &StreamEvent, names: &Purchases) -> (&'static str, String) 
                 .map(|assigned| job(&assigned.job_id))
                 .collect();
             let cordoned = if inventory.cordoned { " cordoned" } else { "" };
+            let low = if inventory.disk_low { " diskLow" } else { "" };
             (
                 "nodeInventoryUpdated",
-                format!("{}{cordoned} [{}]", node(node_id), jobs.join(" ")),
+                format!("{}{cordoned}{low} [{}]", node(node_id), jobs.join(" ")),
             )
         }
         StreamEvent::NodeReachabilityChanged { node_id, reachable } => (

@@ -1,6 +1,7 @@
 //! What a node says of itself: hardware, what it holds, what is reserved.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +90,89 @@ pub struct Disk {
     pub total: u64,
     /// Free bytes.
     pub free: u64,
+}
+
+/// Free disk a node keeps, in bytes (WORK-30).
+const DISK_FREE_MIN: u64 = 5 << 30;
+/// Free disk a node keeps, as one part in so many of the whole (WORK-30).
+const DISK_FREE_PART: u64 = 10;
+
+/// What of a disk is free and what must be; in words `7 % free, 10 % needed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiskRoom {
+    /// Free bytes.
+    pub free: u64,
+    /// Bytes that must be free.
+    pub needed: u64,
+    /// Size in bytes.
+    pub total: u64,
+}
+
+// === impl Disk ===
+
+impl Disk {
+    /// Bytes that must be free for a node to take new work: a tenth, and 5 GiB (WORK-30).
+    const fn must_keep(&self) -> u64 {
+        let part = self.total / DISK_FREE_PART;
+        if part > DISK_FREE_MIN {
+            part
+        } else {
+            DISK_FREE_MIN
+        }
+    }
+
+    /// Bytes that must be free for a node that had too little: a fifth more, so that a disk at the
+    /// edge does not flap (WORK-36).
+    const fn takes_again(&self) -> u64 {
+        let (keep, again) = (self.must_keep(), self.must_keep() / 5 * 6);
+        // A disk that can never have the fifth more must not stay out for ever.
+        if again < self.total { again } else { keep }
+    }
+
+    /// Whether there is too little for new work, given whether there was before (WORK-36).
+    #[must_use]
+    pub const fn is_low(&self, was_low: bool) -> bool {
+        let needed = if was_low {
+            self.takes_again()
+        } else {
+            self.must_keep()
+        };
+        self.free < needed
+    }
+
+    /// What is free, and what must be for new work.
+    #[must_use]
+    pub const fn room(&self) -> DiskRoom {
+        let needed = if self.is_low(false) {
+            self.must_keep()
+        } else {
+            self.takes_again()
+        };
+        DiskRoom {
+            free: self.free,
+            needed,
+            total: self.total,
+        }
+    }
+}
+
+impl fmt::Display for DiskRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            free,
+            needed,
+            total,
+        } = *self;
+        if total / DISK_FREE_PART < DISK_FREE_MIN {
+            // Cut off, not rounded: what is short must not read as enough.
+            let gib = |bytes: u64| (bytes / (1 << 20) * 10 / 1024) as f64 / 10.0;
+            return write!(f, "{} GiB free, {} GiB needed", gib(free), gib(needed));
+        }
+        let percent = |bytes: u64| u128::from(bytes) * 100 / u128::from(total);
+        let needed = (u128::from(needed) * 100).div_ceil(u128::from(total));
+        write!(f, "{} % free, {needed} % needed", percent(free))
+    }
 }
 
 /// One logical CPU.
@@ -180,8 +264,10 @@ pub struct NodeInventory {
     pub reachable: bool,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// File systems.
+    /// File systems; the first is the one that instances fill.
     pub disks: Vec<Disk>,
+    /// The first of them has too little free for new work (WORK-36).
+    pub disk_low: bool,
     /// Processor architecture.
     pub architecture: Architecture,
     /// Availability zone, empty when unknown.
@@ -212,6 +298,7 @@ impl Default for NodeInventory {
             reachable: true,
             memory_bytes: 0,
             disks: Vec::new(),
+            disk_low: false,
             architecture: Architecture::X86_64,
             az: String::new(),
             runtime: String::new(),
@@ -224,6 +311,11 @@ impl Default for NodeInventory {
 // === impl NodeInventory ===
 
 impl NodeInventory {
+    /// Says whether the disk has too little free, given whether it had before (WORK-36).
+    pub fn judge_disk(&mut self, was_low: bool) {
+        self.disk_low = self.disks.first().is_some_and(|disk| disk.is_low(was_low));
+    }
+
     /// The picture with every number made usable: a cap outside (0, 1] becomes 1, negative or
     /// non-finite amounts become 0 (PLACE-12, MNODE-20). The flag says whether anything changed.
     pub fn sanitised(mut self) -> (Self, bool) {
@@ -255,6 +347,48 @@ impl NodeInventory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const fn disk(total_gib: u64, free_gib: u64) -> Disk {
+        Disk {
+            path: String::new(),
+            total: total_gib << 30,
+            free: free_gib << 30,
+        }
+    }
+
+    // spec: WORK-30, WORK-36
+    #[test]
+    fn a_disk_is_low_below_a_tenth_or_five_gibibytes_until_a_fifth_more_is_free() {
+        for (total, low, again) in [(1_000, 99, 120), (100, 9, 12), (20, 4, 6)] {
+            assert!(disk(total, low).is_low(false), "{total}");
+            assert!(!disk(total, low + 1).is_low(false), "{total}");
+            assert!(disk(total, again - 1).is_low(true), "{total}");
+            assert!(!disk(total, again).is_low(true), "{total}");
+        }
+        // One that can never have so much is not kept out for ever.
+        assert!(!disk(6, 5).is_low(true) && disk(6, 4).is_low(true));
+        let mut picture = NodeInventory {
+            disks: vec![disk(100, 11), disk(100, 0)],
+            ..NodeInventory::default()
+        };
+        for was_low in [true, false] {
+            picture.judge_disk(was_low);
+            assert_eq!(picture.disk_low, was_low, "the first disk counts");
+        }
+    }
+
+    #[test]
+    fn the_room_of_a_disk_reads_as_the_rule_that_it_breaks() {
+        let words = |total, free| disk(total, free).room().to_string();
+        assert_eq!(words(100, 7), "7 % free, 10 % needed");
+        assert_eq!(words(100, 11), "11 % free, 12 % needed");
+        assert_eq!(words(20, 4), "4 GiB free, 5 GiB needed");
+        let near = Disk {
+            free: (10 << 30) - 1,
+            ..disk(100, 0)
+        };
+        assert_eq!(near.room().to_string(), "9 % free, 10 % needed");
+    }
 
     // spec: PLACE-12, HARD-45
     #[test]

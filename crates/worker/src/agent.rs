@@ -236,7 +236,10 @@ impl Agent {
             }
             Event::Runtime(start_id, event) => self.apply_runtime(&start_id, event, out),
             Event::Engine(version) => self.engine = version,
-            Event::Machine(machine) => self.machine = *machine,
+            Event::Machine(mut machine) => {
+                machine.judge_disk(self.machine.disk_low);
+                self.machine = *machine;
+            }
             Event::Images(images) => self.images = images,
             Event::Order(Order::Prefetch {
                 batch_id,

@@ -16,11 +16,6 @@ use serde::{Deserialize, Serialize};
 use crate::order::{Refusal, StartSpec};
 use crate::ports::{Claim, PortProbe, Ports, resolve};
 
-/// Free disk a machine keeps, in bytes (WORK-30).
-const DISK_FREE_MIN: u64 = 5 << 30;
-/// Free disk a machine keeps, as one part in so many of the whole (WORK-30).
-const DISK_FREE_PART: u64 = 10;
-
 /// What an instance holds from its acceptance to its removal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -90,7 +85,9 @@ impl Room {
             &inherited,
             probe,
         )?;
-        check_disk(&machine.disks)?;
+        if let Some(disk) = machine.disks.first() {
+            check_disk(disk, machine.disk_low)?;
+        }
         Ok(Reservation {
             capacity: need.required_capacity,
             cores: need.required_cores,
@@ -138,22 +135,13 @@ impl Room {
     }
 }
 
-/// Whether the machine keeps its free disk (WORK-30); asked again once the images are there.
-pub(crate) fn check_disk(disks: &[Disk]) -> Result<(), Refusal> {
-    let Some(disk) = disks.first() else {
-        return Ok(());
-    };
-    let keep = DISK_FREE_MIN.max(disk.total / DISK_FREE_PART);
-    if disk.free >= keep {
+/// Whether the machine keeps its free disk (WORK-30); asked again once the images are there. One
+/// that is said to be low refuses until it is said to be low no more (WORK-36).
+pub(crate) fn check_disk(disk: &Disk, was_low: bool) -> Result<(), Refusal> {
+    if !disk.is_low(was_low) {
         return Ok(());
     }
-    let mib = |bytes: u64| bytes >> 20;
-    let detail = format!(
-        "{} has {} MiB free, {} MiB must stay free",
-        disk.path,
-        mib(disk.free),
-        mib(keep)
-    );
+    let detail = format!("disk nearly full: {} has {}", disk.path, disk.room());
     refuse(RejectionCode::Disk, detail)
 }
 

@@ -443,6 +443,19 @@ fn describe_node(node: &NodeInfo) -> String {
             inventory.total_cores,
             inventory.memory_bytes / (1024 * 1024)
         ));
+        if let Some(disk) = inventory.disks.first() {
+            let room = disk.room();
+            text.push_str(&if inventory.disk_low {
+                format!("disk      nearly full: {room}; nothing new starts here\n")
+            } else {
+                let gib = |bytes: u64| bytes >> 30;
+                format!(
+                    "disk      {} of {} GiB free\n",
+                    gib(room.free),
+                    gib(room.total)
+                )
+            });
+        }
         for capability in inventory.capabilities.iter().chain(&inventory.provided) {
             text.push_str(&format!(
                 "offers    {} x{}\n",

@@ -1,7 +1,7 @@
 //! What a node of a pool may look like: the shapes it buys and the machines that stand in it
 //! (VALID-04). Raw offers, whatever is reserved on them now.
 
-use greenroom_types::inventory::Capability;
+use greenroom_types::inventory::{Capability, Disk};
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{PackingStrategy, Pool};
 
@@ -12,11 +12,16 @@ use crate::needs::{GpuNeed, Needs};
 use crate::offer::Offer;
 use crate::reserved::Reserved;
 
+/// So many nodes are named in one message.
+const NAMED_MAX: usize = 5;
+
 /// A pool in which a copy is placed, and what a node of it may look like (VALID-04).
 pub(super) struct Profiles<'a> {
     pub(super) pool: &'a Pool,
     offers: Vec<Offer>,
     fixed_nodes: usize,
+    /// Nodes whose disk is nearly full, with what is free.
+    low_disks: Vec<String>,
 }
 
 // === impl Profiles ===
@@ -30,6 +35,7 @@ impl<'a> Profiles<'a> {
             .flat_map(|tier| tier.candidate_instance_types.iter().map(Offer::of_shape))
             .collect();
         let mut fixed_nodes = 0;
+        let mut low_disks = Vec::new();
         if let Some(index) = fleet.pool_index(&pool.name) {
             for at in (0..pool.tiers.len()).filter(|&at| !pool.tiers[at].is_elastic()) {
                 for node in fleet.tier_members(index, at) {
@@ -40,6 +46,11 @@ impl<'a> Profiles<'a> {
                     if node.inventory().is_some() && !gone {
                         fixed_nodes += 1;
                         offers.push(node.offer.clone());
+                        if node.is_disk_low() {
+                            let room = node.low_disk().map(Disk::room);
+                            let room = room.map_or_else(String::new, |room| format!(" {room}"));
+                            low_disks.push(format!("{}{room}", node.id));
+                        }
                     }
                 }
             }
@@ -48,7 +59,22 @@ impl<'a> Profiles<'a> {
             pool,
             offers,
             fixed_nodes,
+            low_disks,
         }
+    }
+
+    /// Where no node of the pool has disk for new work and none can be bought: each, with what is
+    /// free.
+    pub(super) fn all_disks_low(&self) -> Option<String> {
+        let all = !self.low_disks.is_empty() && self.low_disks.len() == self.fixed_nodes;
+        let named = &self.low_disks[..self.low_disks.len().min(NAMED_MAX)];
+        let more = self.low_disks.len() - named.len();
+        let rest = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        (all && !self.is_elastic()).then(|| format!("{}{rest}", named.join("; ")))
     }
 
     pub(super) fn is_elastic(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The filter chain, reason by reason.
 
 use greenroom_placement::{Context, NodeFacts, Reason};
+use greenroom_types::inventory::{Disk, NodeInventory};
 use greenroom_types::node::NodeState;
 
 use crate::build::*;
@@ -21,6 +22,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
         pool("else", vec![fixed("own")]),
     ]);
     world.node_of("else", "n", "own", offer(1.0));
+    world.offers("n", |it| it.disk_low = true);
     world.node("m", "own", 0.0);
     world.condition("m", |it| it.cordoned = true);
     let greedy = bundle(
@@ -80,6 +82,8 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
     world.condition("n", |it| it.terminating = false);
     look(&world, &any);
     world.condition("n", |it| it.cordoned = false);
+    look(&world, &any);
+    world.offers("n", |it| it.disk_low = false);
     // A spare that carries something is none; for this one look it is empty.
     let mut empty = world.clone();
     empty.unbind(&greedy, 0, "x");
@@ -129,6 +133,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
             Some(R::RecoveryExcluded),
             Some(R::Unreachable),
             Some(R::Cordoned),
+            Some(R::DiskNearlyFull),
             Some(R::ReservedExclusively),
             Some(R::InsufficientCapabilities),
             Some(R::InsufficientCapacity),
@@ -232,6 +237,38 @@ fn either_cordon_suffices_also_for_a_pinned_target() {
     assert_eq!(world.reasons(&a, 0, "e", &pinned)["n"], Reason::Cordoned);
     world.condition("n", |it| it.cordoned = false);
     assert_eq!(world.goes_when(&a, "e", &pinned), "n");
+}
+
+// spec: PLACE-34
+#[test]
+fn a_node_whose_disk_is_nearly_full_is_left_out_with_what_is_free() {
+    let a = bundle("a", vec![job("e", 1.0)]);
+    let disk = |free: u64, low: bool| {
+        move |it: &mut NodeInventory| {
+            it.disk_low = low;
+            it.disks = vec![Disk {
+                path: "/".to_owned(),
+                total: 100 << 30,
+                free: free << 30,
+            }];
+        }
+    };
+    let mut world = world();
+    world.offers("n", disk(7, true));
+    assert_eq!(world.goes(&a, "e"), "-");
+    let words = |world: &World| world.attempts(&a, 0, "e")[0].filtered[0].to_string();
+    assert_eq!(words(&world), "n: disk nearly full (7 % free, 10 % needed)");
+    world.offers("n", disk(11, true));
+    assert_eq!(
+        words(&world),
+        "n: disk nearly full (11 % free, 12 % needed)"
+    );
+    // The worker judges; what it measured is only shown.
+    world.offers("n", disk(7, false));
+    assert_eq!(world.goes(&a, "e"), "n");
+    world.offers("n", |it| (it.disk_low, it.disks) = (true, Vec::new()));
+    assert_eq!(words(&world), "n: disk nearly full");
+    world.check();
 }
 
 // spec: PLACE-09, HARD-35

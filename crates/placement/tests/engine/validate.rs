@@ -2,6 +2,7 @@
 
 use greenroom_placement::{Code, Finding, Findings, ServicePorts, validate};
 use greenroom_types::bundle::{Bundle, BundleJob, Rule};
+use greenroom_types::inventory::{Disk, NodeInventory};
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::TierKind;
 
@@ -168,6 +169,38 @@ fn one_profile_must_offer_everything_together() {
     assert_eq!(code(&group), None);
     group.intra_replica_placement.same_node_default = true;
     assert_eq!(code(&group), Some(Code::GroupUnsatisfiable));
+}
+
+// spec: PLACE-34
+#[test]
+fn a_pool_in_which_no_disk_has_room_is_a_warning() {
+    let mut world = World::new(vec![fixed("own")]);
+    let b = of(vec![job("e", 4.0)]);
+    for name in ["n", "m"] {
+        world.node(name, "own", 4.0);
+    }
+    let low = |it: &mut NodeInventory| {
+        it.disk_low = true;
+        it.disks = vec![Disk {
+            total: 100 << 30,
+            free: 7 << 30,
+            ..Disk::default()
+        }];
+    };
+    world.offers("n", low);
+    assert_eq!(check(&world, &b), Findings::default(), "m has room");
+    world.offers("m", low);
+    let findings = check(&world, &b);
+    assert!(findings.is_ok());
+    assert_eq!(codes(&findings.warnings), [(Code::DiskNearlyFull, "pool")]);
+    let message = &findings.warnings[0].message;
+    for part in ["m 7 % free, 10 % needed", "n 7 % free, 10 % needed"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let mut mixed = World::new(vec![fixed("own"), aws("cloud", &[shape("s", 4.0)])]);
+    mixed.node("n", "own", 4.0);
+    mixed.offers("n", low);
+    assert_eq!(check(&mixed, &b), Findings::default(), "one can be bought");
 }
 
 // spec: VALID-04, VALID-05

@@ -424,7 +424,7 @@ fn counters_only_grow() {
         json!({"requiredCapacity": 1, "onRuntimeFailure": "drop"}),
     );
     w.submit(bundle("b", json!([drop])));
-    w.rejects("b.0.d", "n", RejectionCode::Disk, "");
+    w.rejects("b.0.d", "n", RejectionCode::Capacity, "");
     let before = w.metrics();
     assert!(before.placements_attempted > 0 && before.placements_failed > 0);
     assert_eq!((before.jobs_rejected, before.jobs_dropped), (1, 1));

@@ -3,7 +3,7 @@
 use greenroom_types::node::RejectionCode;
 use serde_json::json;
 
-use crate::world::{World, bundle, fixed, job, sized};
+use crate::world::{World, bundle, cloud, fixed, job, sized};
 
 /// Three jobs on `n`, each of its own bundle; nowhere else to go.
 fn three_on_n() -> World {
@@ -123,6 +123,58 @@ fn a_rejected_job_is_recovered_elsewhere_and_counted() {
     // Another job may still go there.
     w.submit(bundle("b", json!([sized("e", 4.0)])));
     assert_eq!(w.node_of("b.0.e").unwrap(), "n");
+}
+
+// spec: HEALTH-12
+#[test]
+fn a_rejection_for_the_disk_leads_elsewhere_and_is_not_the_jobs_failure() {
+    for policy in ["avoidSpare", "drop"] {
+        let mut w = World::with(fixed(), &[("n", 4.0)]);
+        let mut job = job("e");
+        job["requirements"]["onRuntimeFailure"] = policy.into();
+        w.submit(bundle("a", json!([job])));
+        w.joins("m", 4.0);
+        w.took();
+        w.rejects("a.0.e", "n", RejectionCode::Disk, "disk nearly full");
+        assert_eq!(
+            w.acts(),
+            ["onJobRejected a.0.e", "call start a.0.e primary on m"],
+            "{policy}"
+        );
+        assert_eq!(w.restarts("a.0.e"), 0);
+    }
+}
+
+// spec: HEALTH-12
+#[test]
+fn a_bought_node_that_came_with_a_full_disk_counts_or_the_buying_would_not_end() {
+    for (came_low, counted) in [(true, 1), (false, 0)] {
+        let mut w = World::with(cloud(), &[]);
+        w.submit(bundle("a", json!([job("e")])));
+        w.hello("@1");
+        w.disk("@1", 4.0, came_low);
+        w.rejects("a.0.e", "@1", RejectionCode::Disk, "disk nearly full");
+        assert_eq!(w.restarts("a.0.e"), counted, "came low: {came_low}");
+    }
+}
+
+// spec: HEALTH-12, PLACE-34, PEND-02
+#[test]
+fn a_node_whose_disk_is_nearly_full_is_left_out_until_it_says_otherwise() {
+    let mut w = three_on_n();
+    w.disk("n", 16.0, true);
+    for id in ["a.0.e", "b.0.e", "c.0.e"] {
+        w.rejects(id, "n", RejectionCode::Disk, "disk nearly full");
+    }
+    // Its picture keeps it out; it is not unhealthy, or it would stay out for ten minutes.
+    assert!(!w.acts().contains(&"onNodeUnhealthy n".to_owned()));
+    w.at(40_000);
+    assert!(w.calls().is_empty());
+    assert_eq!(w.filtered()["n"], "diskNearlyFull");
+    w.took();
+    w.disk("n", 16.0, false);
+    assert_eq!(w.calls().len(), 3);
+    assert_eq!(w.restarts("a.0.e"), 0);
 }
 
 // spec: HEALTH-10, PEND-02

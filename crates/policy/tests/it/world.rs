@@ -437,6 +437,17 @@ impl World {
         });
     }
 
+    /// It says whether its disk is nearly full.
+    pub(crate) fn disk(&mut self, id: &str, capacity: f64, low: bool) {
+        let node_id = self.long(id);
+        let mut inventory = inventory(capacity);
+        inventory.disk_low = low;
+        self.send(StreamEvent::NodeInventoryUpdated {
+            node_id,
+            inventory: Arc::new(inventory),
+        });
+    }
+
     /// A node comes up, with an inventory.
     pub(crate) fn joins(&mut self, id: &str, capacity: f64) {
         self.hello(id);

@@ -106,6 +106,7 @@ impl TryFrom<wire::NodeInventory> for NodeInventory {
             reachable: inventory.reachable,
             memory_bytes: inventory.memory_bytes,
             disks: take_list(inventory.disks),
+            disk_low: inventory.disk_low,
             architecture: read_enum::<wire::Architecture, _>(
                 inventory.architecture,
                 "architecture",
@@ -136,6 +137,7 @@ impl From<&NodeInventory> for wire::NodeInventory {
             reachable: inventory.reachable,
             memory_bytes: inventory.memory_bytes,
             disks: write_list(&inventory.disks),
+            disk_low: inventory.disk_low,
             architecture: write_enum::<wire::Architecture>(inventory.architecture),
             az: inventory.az.clone(),
             runtime: inventory.runtime.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use greenroom_policy::migration::Strategy;
 use greenroom_types::bundle::Bundle;
-use greenroom_types::node::{InterruptionKind, NodeStoppingReason};
+use greenroom_types::node::{InterruptionKind, NodeStoppingReason, RejectionCode};
 use greenroom_types::{BundleId, JobName, Role, TemplateName, TierName};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
@@ -186,6 +186,9 @@ pub enum Action {
         /// No node could run it.
         #[serde(default)]
         invalid_spec: bool,
+        /// Another code than CAPACITY.
+        #[serde(default)]
+        code: Option<RejectionCode>,
     },
     /// World: a starting instance runs now.
     JobRunning(JobPath),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use greenroom_ledger::KeeperSettings;
-use greenroom_types::inventory::{Capability, Gpu};
+use greenroom_types::inventory::{Capability, Disk, Gpu};
 use greenroom_types::{Millis, NodeId, PoolName, Tags, TemplateName, TierName, Wall};
 use serde::{Deserialize, Deserializer, de};
 
@@ -130,6 +130,9 @@ pub struct NodeSpec {
     /// Takes no new work, says its inventory.
     #[serde(default)]
     pub cordoned: bool,
+    /// File systems; the first is judged as a worker does (WORK-36).
+    #[serde(default)]
+    pub disks: Vec<Disk>,
 }
 
 /// Whether a node is a spare: `true`, or what it is kept for.
@@ -167,6 +170,8 @@ pub struct InventoryChange {
     pub held_images: Option<Vec<String>>,
     /// See [`NodeSpec`].
     pub cordoned: Option<bool>,
+    /// See [`NodeSpec`].
+    pub disks: Option<Vec<Disk>>,
 }
 
 const fn one() -> f64 {

@@ -165,6 +165,8 @@ fn every_action_of_the_format_is_read() {
         "setTags: {node: n1, tags: {a: b, c: null}}",
         "jobFails: {job: a/0/e, reason: x}",
         "jobRejected: {job: a/0/e, node: n1, role: primary, reason: x, invalidSpec: true}",
+        "jobRejected: {job: a/0/e, code: DISK}",
+        "inventory: {node: n1, disks: [{path: /, total: 100, free: 9}]}",
         "jobRunning: a/0/e",
         "jobCompletes: a/0/e",
         "duplicate: a/0/e",

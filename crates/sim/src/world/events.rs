@@ -59,7 +59,15 @@ impl World {
                 role,
                 reason,
                 invalid_spec,
-            } => self.rejects(job, node.as_ref(), role.as_ref(), reason, *invalid_spec),
+                code,
+            } => {
+                let code = match code {
+                    Some(code) => *code,
+                    None if *invalid_spec => RejectionCode::InvalidSpec,
+                    None => RejectionCode::Capacity,
+                };
+                self.rejects(job, node.as_ref(), role.as_ref(), reason, code)
+            }
             Action::JobRunning(job) => {
                 let (node_id, start_id) = self.live(job)?;
                 self.runs(&node_id, &start_id);
@@ -284,6 +292,8 @@ impl World {
             replace(&mut machine.gpus, change.gpus.clone());
             replace(&mut machine.az, change.az.clone());
             replace(&mut machine.cordoned, change.cordoned);
+            replace(&mut machine.disks, change.disks.clone());
+            machine.judge_disk();
             if let Some(images) = &change.held_images {
                 machine.held_images = images.iter().cloned().collect();
             }
@@ -398,16 +408,11 @@ impl World {
         node: Option<&NodeRef>,
         role: Option<&Role>,
         reason: &str,
-        invalid_spec: bool,
+        code: RejectionCode,
     ) -> Deed {
         let (node_id, start_id) = match (node, role) {
             (None, None) => self.live(job)?,
             _ => self.instance_at(job, node, role)?,
-        };
-        let code = if invalid_spec {
-            RejectionCode::InvalidSpec
-        } else {
-            RejectionCode::Capacity
         };
         let slot = || InstanceKey::new(job.job_id(), job.role());
         let key = self

@@ -219,7 +219,7 @@ impl World {
 }
 
 fn machine(node: &NodeSpec) -> Machine {
-    Machine {
+    let mut machine = Machine {
         capacity: node.capacity,
         cores: node.cores,
         utilization_cap: node.utilization_cap,
@@ -228,5 +228,9 @@ fn machine(node: &NodeSpec) -> Machine {
         held_images: node.held_images.iter().cloned().collect(),
         az: node.az.clone().unwrap_or_default(),
         cordoned: node.cordoned,
-    }
+        disks: node.disks.clone(),
+        disk_low: false,
+    };
+    machine.judge_disk();
+    machine
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use greenroom_ledger::{MigrationStep, Report, WorkerJob, WorkerOrder};
 use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::call::InstanceRef;
-use greenroom_types::inventory::{AssignedJob, Capability, Gpu, HeldImage, NodeInventory};
+use greenroom_types::inventory::{AssignedJob, Capability, Disk, Gpu, HeldImage, NodeInventory};
 use greenroom_types::node::{InstanceState, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{MigrationId, Millis, Mono, NodeId, StartId};
@@ -67,6 +67,9 @@ pub(crate) struct Machine {
     pub(crate) held_images: BTreeSet<String>,
     pub(crate) az: String,
     pub(crate) cordoned: bool,
+    pub(crate) disks: Vec<Disk>,
+    /// As the worker last judged them.
+    pub(crate) disk_low: bool,
 }
 
 /// One instance on a worker.
@@ -110,6 +113,16 @@ impl RunPhase {
             Self::Running => InstanceState::Running,
             Self::Stopping | Self::Remains => InstanceState::Stopping,
         }
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// Judges the disk as a worker does (WORK-36).
+    pub(super) fn judge_disk(&mut self) {
+        let was_low = self.disk_low;
+        self.disk_low = self.disks.first().is_some_and(|disk| disk.is_low(was_low));
     }
 }
 
@@ -165,6 +178,8 @@ impl Worker {
                 .collect(),
             assigned_jobs: self.room_takers().map(assigned).collect(),
             cordoned: machine.cordoned,
+            disks: machine.disks.clone(),
+            disk_low: machine.disk_low,
             az: machine.az.clone(),
             runtime: "simulated".to_owned(),
             ..NodeInventory::default()
@@ -175,6 +190,12 @@ impl Worker {
     fn objection(&self, job: &WorkerJob) -> Option<(RejectionCode, String)> {
         if self.machine.cordoned {
             return Some((RejectionCode::Cordoned, "the node takes no new work".into()));
+        }
+        if let Some(disk) = self.machine.disks.first()
+            && disk.is_low(self.machine.disk_low)
+        {
+            let text = format!("disk nearly full: {}", disk.room());
+            return Some((RejectionCode::Disk, text));
         }
         let others = || self.room_takers();
         let needs = &job.requirements;

@@ -45,10 +45,11 @@ impl Agent {
         settings: Settings,
         records: Vec<Record>,
         boot_id: &str,
-        machine: NodeInventory,
+        mut machine: NodeInventory,
         probe: Box<dyn PortProbe>,
         out: &mut Effects,
     ) -> Self {
+        machine.judge_disk(false);
         let mut agent = Self {
             settings,
             boot_id: String::new(),

@@ -552,6 +552,43 @@ fn without_its_engine_a_worker_says_so_and_rejects_starts() {
     assert_eq!(play.state("s1"), Some(InstanceState::Running));
 }
 
+fn with_free(gib: u64) -> Event {
+    let mut machine = machine();
+    machine.disks[0].free = gib << 30;
+    Event::Machine(Box::new(machine))
+}
+
+// spec: WORK-30, WORK-36
+#[test]
+fn a_worker_whose_disk_is_nearly_full_says_so_and_rejects_until_a_fifth_more_is_free() {
+    let mut play = Play::new();
+    play.run(&spec("j", "s1"));
+    let mut next = 1;
+    for (free, low) in [
+        (10, false),
+        (9, true),
+        (10, true),
+        (11, true),
+        (12, false),
+        (10, false),
+    ] {
+        play.tell(with_free(free));
+        assert_eq!(play.agent.picture().disk_low, low, "{free} GiB of 100");
+        next += 1;
+        let start_id = format!("s{next}");
+        let acts = short(&play.provision(&spec(&format!("k{next}"), &start_id)));
+        let rejected = acts == [format!("say {start_id} rejected Disk")];
+        assert_eq!(rejected, low, "{acts:?}");
+    }
+    assert_eq!(play.state("s1"), Some(InstanceState::Running));
+    // It is known before the first hello.
+    let mut full = machine();
+    full.disks[0].free = 1 << 30;
+    let (probe, mut out) = (Box::new(FakeProbe::default()), Effects::default());
+    let agent = Agent::recover(settings(), Vec::new(), "boot-1", full, probe, &mut out);
+    assert!(agent.picture().disk_low);
+}
+
 // spec: WORK-65
 #[test]
 fn a_full_state_directory_rejects_starts_and_keeps_reports_in_memory() {

@@ -219,7 +219,7 @@ impl DockerRuntime {
         self.arrived.notify_one();
         // Images may have taken what was free when the start was accepted (WORK-30).
         if let Ok(disk) = disk(&self.state_dir) {
-            check_disk(&[disk]).map_err(Trouble::Refused)?;
+            check_disk(&disk, false).map_err(Trouble::Refused)?;
         }
         if cancel.is_cancelled() {
             return Err(Trouble::Cancelled);

@@ -287,7 +287,7 @@ fn inventory() -> impl Strategy<Value = NodeInventory> {
     });
     (
         (share(), share(), share()),
-        any::<(u32, u32, bool, bool, u64)>(),
+        any::<(u32, u32, bool, bool, u64, bool)>(),
         (capabilities(), capabilities(), capabilities()),
         (
             vec(gpu, 0..3),
@@ -316,6 +316,7 @@ fn inventory() -> impl Strategy<Value = NodeInventory> {
                     reachable: numbers.3,
                     memory_bytes: numbers.4,
                     disks: more.0,
+                    disk_low: numbers.5,
                     architecture,
                     az,
                     runtime,

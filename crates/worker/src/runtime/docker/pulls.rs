@@ -76,7 +76,7 @@ impl ImageSource for Pulls {
 
     fn room(&self) -> Result<(), String> {
         let disk = disk(&self.state_dir).map_err(|error| error.to_string())?;
-        check_disk(&[disk]).map_err(|refusal| refusal.detail)
+        check_disk(&disk, false).map_err(|refusal| refusal.detail)
     }
 }
 
