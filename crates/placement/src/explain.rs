@@ -1,10 +1,19 @@
 //! The values behind a filter reason, for a trace. Only made when someone asks for one, so nothing
 //! here needs to be cheap.
 
+use greenroom_types::inventory::RuntimeKind;
+
 use crate::filter::{Case, DOMAINS, Holder};
 use crate::gpu;
 use crate::node::Node;
 use crate::trace::{Detail, Reason};
+
+pub(crate) const fn runtime_words(kind: RuntimeKind) -> &'static str {
+    match kind {
+        RuntimeKind::Containers => "containers",
+        RuntimeKind::Processes => "processes",
+    }
+}
 
 // === impl Case ===
 
@@ -20,6 +29,10 @@ impl Case<'_> {
             Reason::DiskNearlyFull => node
                 .low_disk()
                 .map(|disk| Detail::Disk { room: disk.room() }),
+            Reason::WrongRuntime => Some(Detail::Runtime {
+                needed: self.needs.runtime_words().to_owned(),
+                runs: runtime_words(node.offer.runtime?).to_owned(),
+            }),
             Reason::RecoveryExcluded => self.exclusion(node).map(|why| Detail::Excluded { why }),
             Reason::ReservedExclusively => node.unconsumed_spare().map(|spare| Detail::Templates {
                 names: spare.reserved_for.iter().map(ToString::to_string).collect(),

@@ -240,6 +240,9 @@ impl<'a> Case<'a> {
         if node.is_disk_low() {
             return Err(Reason::DiskNearlyFull);
         }
+        if !self.needs.run_on(node.offer.runtime) {
+            return Err(Reason::WrongRuntime);
+        }
         let Some(spare) = self.spare_standing(node.unconsumed_spare()) else {
             return Err(Reason::ReservedExclusively);
         };

@@ -107,7 +107,7 @@ impl BundlePlan {
             .zip(&group_of)
             .map(|(job, &group)| PlannedJob {
                 name: job.job_name.clone(),
-                needs: Arc::new(Needs::of(&job.requirements)),
+                needs: Arc::new(Needs::of_job(job)),
                 exclusive: job.exclusive,
                 group,
             })

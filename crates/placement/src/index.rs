@@ -1,6 +1,6 @@
 //! The nodes of each tier in the order in which a decision wants to see them.
 //!
-//! Nodes that take work are sorted into classes: same zone, same standing as a spare, booted or not.
+//! Nodes that take work are sorted into classes: same zone, same runtime, same standing as a spare, booted or not.
 //! Within a class everything in the ranking key but packing, id and warmth is the same for all, so
 //! a class is one ordered tree; warmth has trees of its own, by template and number of images held.
 //! A decision ranks classes first and then walks few trees from their best end (`walk.rs`).
@@ -13,6 +13,7 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greenroom_types::inventory::RuntimeKind;
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{PackingStrategy, Pool};
 
@@ -50,6 +51,7 @@ pub(crate) struct Class {
     /// What it is kept for, while it is a spare that nobody consumed; `warm_for` is left out.
     pub(crate) spare: Option<Spare>,
     pub(crate) az: Option<String>,
+    pub(crate) runtime: Option<RuntimeKind>,
     pub(crate) all: Tree,
     /// By template and number of its images held, from one up.
     warm: BTreeMap<(u32, u32), Tree>,
@@ -85,6 +87,7 @@ impl Class {
                 ..spare.clone()
             }),
             az: node.az.clone(),
+            runtime: node.offer.runtime,
             all: Tree::default(),
             warm: BTreeMap::new(),
         }
@@ -98,7 +101,10 @@ impl Class {
             }
             _ => false,
         };
-        same_spare && self.prospective == node.is_prospective() && self.az == node.az
+        same_spare
+            && self.prospective == node.is_prospective()
+            && self.az == node.az
+            && self.runtime == node.offer.runtime
     }
 
     /// Its trees for a template, with the number of images held.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use greenroom_types::bundle::Requirements;
-use greenroom_types::inventory::Capability;
+use greenroom_types::bundle::{BundleJob, Requirements};
+use greenroom_types::inventory::{Capability, RuntimeKind};
+use greenroom_types::job::Container;
 use serde::{Deserialize, Serialize};
 
 use crate::port::Port;
@@ -32,6 +33,12 @@ pub struct Needs {
     pub ports: BTreeSet<Port>,
     /// One entry per job that asks for a GPU share, largest first.
     pub gpus: Vec<GpuNeed>,
+    /// A service names an image (PLACE-35).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub containers: bool,
+    /// A service names none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub processes: bool,
 }
 
 /// A number that no valid manifest holds (negative, NaN) counts as nothing; infinite never fits.
@@ -56,7 +63,36 @@ impl GpuNeed {
 // === impl Needs ===
 
 impl Needs {
-    /// Needs of one job. Malformed port tokens claim nothing: VALID-08 reports them.
+    /// Needs of a job of a bundle. Services that its template brings are not known here.
+    pub fn of_job(job: &BundleJob) -> Self {
+        let services = &job.launch.services;
+        let is_image = |container: &Container| matches!(container, Container::Docker(_));
+        Self {
+            containers: services.iter().any(|it| is_image(&it.container)),
+            processes: services.iter().any(|it| !is_image(&it.container)),
+            ..Self::of(&job.requirements)
+        }
+    }
+
+    /// Whether a node with this runtime runs it, as far as that is known (PLACE-35).
+    pub(crate) fn run_on(&self, runtime: Option<RuntimeKind>) -> bool {
+        match runtime {
+            Some(RuntimeKind::Containers) => !self.processes,
+            Some(RuntimeKind::Processes) => !self.containers,
+            None => true,
+        }
+    }
+
+    /// What of it only another kind of node runs.
+    pub(crate) const fn runtime_words(&self) -> &'static str {
+        match (self.containers, self.processes) {
+            (true, true) => "containers and processes",
+            (true, false) => "containers",
+            (false, _) => "processes",
+        }
+    }
+
+    /// What requirements ask for. Malformed port tokens claim nothing: VALID-08 reports them.
     pub fn of(requirements: &Requirements) -> Self {
         let share = amount(requirements.required_gpu_capacity);
         Self {
@@ -76,6 +112,8 @@ impl Needs {
             } else {
                 Vec::new()
             },
+            containers: false,
+            processes: false,
         }
     }
 
@@ -93,5 +131,7 @@ impl Needs {
         self.ports.extend(other.ports.iter().copied());
         self.gpus.extend(other.gpus.iter().cloned());
         self.gpus.sort_by(|a, b| b.share.total_cmp(&a.share));
+        self.containers |= other.containers;
+        self.processes |= other.processes;
     }
 }

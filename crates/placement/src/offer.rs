@@ -3,7 +3,7 @@
 //! `gpu.rs`, because a share has to find one.
 
 use greenroom_types::SHARE_TOLERANCE;
-use greenroom_types::inventory::{Capability, Gpu, NodeInventory};
+use greenroom_types::inventory::{Capability, Gpu, NodeInventory, RuntimeKind};
 use greenroom_types::pool::CandidateInstanceType;
 
 use crate::needs::Needs;
@@ -33,6 +33,8 @@ pub(crate) struct Offer {
     pub(crate) capabilities: Vec<Capability>,
     /// By ascending index.
     pub(crate) devices: Vec<Device>,
+    /// What runs services, where that is known.
+    pub(crate) runtime: Option<RuntimeKind>,
 }
 
 /// Which part of the needs an offer does not meet.
@@ -53,6 +55,7 @@ impl Offer {
             cores: inventory.total_cores.into(),
             capabilities: inventory.capabilities.clone(),
             devices: devices(&inventory.gpus),
+            runtime: inventory.runtime_kind(),
         }
     }
 
@@ -63,6 +66,7 @@ impl Offer {
             cores: shape.total_cores.into(),
             capabilities: shape.capabilities.clone(),
             devices: devices(&shape.gpus),
+            runtime: None,
         }
     }
 

@@ -86,6 +86,8 @@ pub enum Reason {
     Cordoned,
     /// Its disk has too little free for new work.
     DiskNearlyFull,
+    /// It runs containers and the job is processes, or the other way round.
+    WrongRuntime,
     /// It is kept for other templates.
     ReservedExclusively,
     /// It lacks a capability.
@@ -139,6 +141,13 @@ pub enum Detail {
     Disk {
         /// What is free of it, and what must be.
         room: DiskRoom,
+    },
+    /// Runtimes.
+    Runtime {
+        /// What the job is made of.
+        needed: String,
+        /// What the node runs.
+        runs: String,
     },
     /// vCPUs.
     Capacity {
@@ -242,6 +251,7 @@ impl Reason {
             Self::Unreachable => "unreachable",
             Self::Cordoned => "cordoned",
             Self::DiskNearlyFull => "diskNearlyFull",
+            Self::WrongRuntime => "wrongRuntime",
             Self::ReservedExclusively => "reservedExclusively",
             Self::InsufficientCapabilities => "insufficientCapabilities",
             Self::InsufficientCapacity => "insufficientCapacity",
@@ -265,6 +275,7 @@ impl Reason {
             Self::Unreachable => "cannot be reached",
             Self::Cordoned => "cordoned",
             Self::DiskNearlyFull => "disk nearly full",
+            Self::WrongRuntime => "another runtime",
             Self::ReservedExclusively => "kept for other templates",
             Self::InsufficientCapabilities => "lacks a capability",
             Self::InsufficientCapacity => "not enough free capacity",
@@ -308,6 +319,7 @@ impl fmt::Display for Detail {
                 Exclusion::MigrationSource => "the job is moving away from it",
             }),
             Self::Disk { room } => write!(f, "{room}"),
+            Self::Runtime { needed, runs } => write!(f, "needs {needed}, runs {runs}"),
             Self::Capacity { needed, free } => {
                 write!(f, "needs {} vCPU, {} free", Plain(*needed), Plain(*free))
             }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::Fleet;
 use crate::groups::BundlePlan;
+use crate::needs::Needs;
 use crate::port::Port;
 
 mod profiles;
@@ -81,6 +82,10 @@ pub enum Code {
     GroupUnsatisfiable,
     /// The copies cannot be kept apart as asked for.
     ResilienceUnsatisfiable,
+    /// Nothing in the pool that is large enough has the runtime.
+    RuntimeUnsatisfiable,
+    /// Services of one node name images and others none.
+    MixedRuntimes,
     /// The disks of all nodes that the pool has are nearly full.
     DiskNearlyFull,
     /// A token that is no host port.
@@ -103,6 +108,7 @@ pub fn validate(bundle: &Bundle, fleet: &Fleet) -> Findings {
     };
     check.shape();
     check.rules();
+    check.runtimes();
     check.ports();
     let pools = check.pools();
     for pool in &pools {
@@ -112,6 +118,11 @@ pub fn validate(bundle: &Bundle, fleet: &Fleet) -> Findings {
     }
     check.resilience(&pools);
     check.findings
+}
+
+/// No node whatever runs it, which is reported as such.
+const fn is_mixed(needs: &Needs) -> bool {
+    needs.containers && needs.processes
 }
 
 struct Check<'a> {
@@ -153,6 +164,8 @@ impl Code {
             Self::GpuUnsatisfiable => "gpuUnsatisfiable",
             Self::GroupUnsatisfiable => "groupUnsatisfiable",
             Self::ResilienceUnsatisfiable => "resilienceUnsatisfiable",
+            Self::RuntimeUnsatisfiable => "runtimeUnsatisfiable",
+            Self::MixedRuntimes => "mixedRuntimes",
             Self::DiskNearlyFull => "diskNearlyFull",
             Self::InvalidHostPort => "invalidHostPort",
             Self::HostPortClash => "hostPortClash",
@@ -294,6 +307,44 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// One node runs containers or processes, never both (PLACE-35).
+    fn runtimes(&mut self) {
+        let mut faults = Vec::new();
+        for (at, job) in self.plan.jobs().iter().enumerate() {
+            if job.needs.containers && job.needs.processes {
+                let text = format!(
+                    "job {}: some of its services name an image and some do not; one node runs \
+                     either containers or processes",
+                    job.name
+                );
+                faults.push((at, text));
+            }
+        }
+        for group in self.plan.groups() {
+            let of = |kind: fn(&Needs) -> bool| {
+                let mut members = group.members.iter();
+                let mine = |&&at: &&usize| kind(&self.plan.jobs()[at].needs);
+                members.find(mine).copied()
+            };
+            if let (Some(a), Some(b)) = (of(|it| it.containers), of(|it| it.processes))
+                && a != b
+            {
+                let name = |at: usize| &self.plan.jobs()[at].name;
+                let text = format!(
+                    "jobs {} and {} share a node, but {0} names an image and {1} a program; one \
+                     node runs either containers or processes",
+                    name(a),
+                    name(b)
+                );
+                faults.push((a.max(b), text));
+            }
+        }
+        for (at, text) in faults {
+            let path = format!("jobs[{at}].launch.services");
+            self.error(Code::MixedRuntimes, path, text);
+        }
+    }
+
     /// VALID-08 without node services.
     fn ports(&mut self) {
         let bundle = self.bundle;
@@ -371,10 +422,13 @@ impl<'a> Check<'a> {
     fn feasibility(&mut self, profiles: &Profiles<'_>) {
         let mut misses = Vec::new();
         for (at, job) in self.plan.jobs().iter().enumerate() {
+            if is_mixed(&job.needs) {
+                continue;
+            }
             if let Some((code, field, needed)) = profiles.miss(&job.needs) {
                 misses.push((
                     code,
-                    format!("jobs[{at}].requirements.{field}"),
+                    format!("jobs[{at}].{field}"),
                     format!(
                         "job {}: {needed}; {}",
                         job.name,
@@ -384,7 +438,7 @@ impl<'a> Check<'a> {
             }
         }
         for group in self.plan.groups().iter().filter(|group| group.is_shared()) {
-            if profiles.miss(&group.needs).is_some() {
+            if !is_mixed(&group.needs) && profiles.miss(&group.needs).is_some() {
                 let names: Vec<&str> = group
                     .members
                     .iter()

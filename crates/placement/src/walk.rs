@@ -162,7 +162,7 @@ impl<'a> Walk<'a> {
     fn rank_of(&self, class: &Class, tier: &Tier) -> Option<Rank> {
         let case = self.case;
         let spare = case.spare_standing(class.spare.as_ref())?;
-        if !case.is_in_zone(class.az.as_deref()) {
+        if !case.needs.run_on(class.runtime) || !case.is_in_zone(class.az.as_deref()) {
             return None;
         }
         let violations = count(case.violations_of(false, class.az.as_deref(), Some(tier.kind)));

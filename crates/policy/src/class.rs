@@ -32,6 +32,8 @@ pub(crate) struct Question {
     capabilities: Vec<Capability>,
     ports: Vec<String>,
     gpu: (u64, String),
+    /// Containers, processes (PLACE-35).
+    runtimes: (bool, bool),
     /// Which reservations admit it (PLACE-09).
     template: Option<TemplateName>,
     overrides: bool,
@@ -73,6 +75,7 @@ impl Policy {
                 needs.required_gpu_capacity.to_bits(),
                 needs.required_gpu_model.clone(),
             ),
+            runtimes: (planned.needs.containers, planned.needs.processes),
             template: spec.launch.template.clone(),
             overrides: bundle.override_reservation,
         })

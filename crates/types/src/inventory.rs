@@ -221,6 +221,16 @@ pub struct AssignedJob {
     pub host_ports: Vec<String>,
 }
 
+/// What runs the services of a node (DECM-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RuntimeKind {
+    /// A container engine: every service names an image.
+    Containers,
+    /// The process runtime: no service names an image.
+    Processes,
+}
+
 /// Processor architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -311,6 +321,16 @@ impl Default for NodeInventory {
 // === impl NodeInventory ===
 
 impl NodeInventory {
+    /// What runs services there; none while that is not known, as while the engine does not answer.
+    #[must_use]
+    pub fn runtime_kind(&self) -> Option<RuntimeKind> {
+        match self.runtime.split(' ').next() {
+            Some("docker") => Some(RuntimeKind::Containers),
+            Some("process") => Some(RuntimeKind::Processes),
+            _ => None,
+        }
+    }
+
     /// Says whether the disk has too little free, given whether it had before (WORK-36).
     pub fn judge_disk(&mut self, was_low: bool) {
         self.disk_low = self.disks.first().is_some_and(|disk| disk.is_low(was_low));

@@ -150,8 +150,12 @@ fn check_cycle(services: &[Service]) -> Result<(), Refusal> {
 
 fn check_process(service: &Service) -> Result<(), Refusal> {
     let name = &service.name;
-    if matches!(service.container, Container::Docker(_)) && service.command.trim().is_empty() {
-        let detail = format!("service {name} names only a container; this node runs processes");
+    // Also one with a command: it is a program of the image, of which this machine has none or
+    // another.
+    if let Container::Docker(image) = &service.container {
+        let detail = format!(
+            "service {name} is a container of {image}; this node runs processes, without an engine"
+        );
         return refuse(RejectionCode::Runtime, detail);
     }
     if !service.parameters.volume_mounts.is_empty() {
@@ -321,6 +325,13 @@ mod tests {
             check(vec![image("a", "img")], RuntimeKind::Process),
             Err(RejectionCode::Runtime)
         );
+        let mut with_command = image("a", "img");
+        with_command.command = "sh -c true".to_owned();
+        assert_eq!(
+            check(vec![with_command.clone()], RuntimeKind::Process),
+            Err(RejectionCode::Runtime)
+        );
+        assert_eq!(check(vec![with_command], RuntimeKind::Docker), Ok(()));
         assert_eq!(check(vec![image("a", "img")], RuntimeKind::Docker), Ok(()));
         assert_eq!(
             check(vec![command("a", "x")], RuntimeKind::Docker),

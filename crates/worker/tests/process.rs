@@ -604,6 +604,7 @@ async fn what_cannot_be_run_is_rejected_with_its_code() {
                 }),
             },
         )),
+        command: "sh -c true".to_owned(),
         ..Default::default()
     };
     assert_eq!(

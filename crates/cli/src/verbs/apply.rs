@@ -109,6 +109,7 @@ const fn is_unmet(code: Code) -> bool {
             | Code::CapabilityUnsatisfiable
             | Code::GpuUnsatisfiable
             | Code::GroupUnsatisfiable
+            | Code::RuntimeUnsatisfiable
     )
 }
 

@@ -111,12 +111,25 @@ impl<'a> Profiles<'a> {
         left.retain(|offer| offer.has_capacity(&empty, needs.capacity));
         if left.is_empty() {
             let needed = format!("needs {} vCPU", needs.capacity);
-            return Some((Code::CapacityUnsatisfiable, "requiredCapacity", needed));
+            return Some((
+                Code::CapacityUnsatisfiable,
+                "requirements.requiredCapacity",
+                needed,
+            ));
+        }
+        left.retain(|offer| needs.run_on(offer.runtime));
+        if left.is_empty() {
+            let needed = format!("needs a node that runs {}", needs.runtime_words());
+            return Some((Code::RuntimeUnsatisfiable, "launch.services", needed));
         }
         left.retain(|offer| offer.cores >= needs.cores);
         if left.is_empty() {
             let needed = format!("needs {} cores", needs.cores);
-            return Some((Code::CoresUnsatisfiable, "requiredCores", needed));
+            return Some((
+                Code::CoresUnsatisfiable,
+                "requirements.requiredCores",
+                needed,
+            ));
         }
         left.retain(|offer| {
             offer
@@ -132,7 +145,7 @@ impl<'a> Profiles<'a> {
             let needed = format!("needs {}", names.join(", "));
             return Some((
                 Code::CapabilityUnsatisfiable,
-                "requiredCapabilities",
+                "requirements.requiredCapabilities",
                 needed,
             ));
         }
@@ -143,7 +156,11 @@ impl<'a> Profiles<'a> {
         if left.is_empty() {
             let shares: Vec<String> = needs.gpus.iter().map(GpuNeed::words).collect();
             let needed = format!("needs {}", shares.join(", "));
-            return Some((Code::GpuUnsatisfiable, "requiredGpuCapacity", needed));
+            return Some((
+                Code::GpuUnsatisfiable,
+                "requirements.requiredGpuCapacity",
+                needed,
+            ));
         }
         None
     }
@@ -161,6 +178,14 @@ impl<'a> Profiles<'a> {
                     "the largest node of pool {pool} has {}",
                     most(|offer| offer.capacity)
                 )
+            }
+            Code::RuntimeUnsatisfiable => {
+                let other = if needs.containers {
+                    "processes (no container engine is used there)"
+                } else {
+                    "containers (each service must name an image)"
+                };
+                format!("the nodes of pool {pool} that are large enough run {other}")
             }
             _ => format!(
                 "no node of pool {pool} that has {} vCPU free offers that as well",

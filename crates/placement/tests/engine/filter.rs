@@ -2,9 +2,17 @@
 
 use greenroom_placement::{Context, NodeFacts, Reason};
 use greenroom_types::inventory::{Disk, NodeInventory};
+use greenroom_types::job::{Container, Service};
 use greenroom_types::node::NodeState;
 
 use crate::build::*;
+
+fn image() -> Service {
+    Service {
+        container: Container::Docker("img:1".to_owned()),
+        ..Service::default()
+    }
+}
 
 fn world() -> World {
     let mut world = World::new(vec![fixed("own")]);
@@ -22,7 +30,10 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
         pool("else", vec![fixed("own")]),
     ]);
     world.node_of("else", "n", "own", offer(1.0));
-    world.offers("n", |it| it.disk_low = true);
+    world.offers("n", |it| {
+        it.disk_low = true;
+        it.runtime = "process".to_owned();
+    });
     world.node("m", "own", 0.0);
     world.condition("m", |it| it.cordoned = true);
     let greedy = bundle(
@@ -34,6 +45,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
                 needs.required_capabilities = vec![capability("sdi", 1, &[])];
                 needs.required_host_ports = vec!["80/tcp".into()];
                 needs.required_gpu_capacity = 0.5;
+                job.launch.services = vec![image()];
                 job.exclusive = true;
                 job.separate_from = vec!["x".into()];
             }),
@@ -84,6 +96,8 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
     world.condition("n", |it| it.cordoned = false);
     look(&world, &any);
     world.offers("n", |it| it.disk_low = false);
+    look(&world, &any);
+    world.offers("n", |it| it.runtime = "docker 20.10.24".to_owned());
     // A spare that carries something is none; for this one look it is empty.
     let mut empty = world.clone();
     empty.unbind(&greedy, 0, "x");
@@ -134,6 +148,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
             Some(R::Unreachable),
             Some(R::Cordoned),
             Some(R::DiskNearlyFull),
+            Some(R::WrongRuntime),
             Some(R::ReservedExclusively),
             Some(R::InsufficientCapabilities),
             Some(R::InsufficientCapacity),
@@ -268,6 +283,69 @@ fn a_node_whose_disk_is_nearly_full_is_left_out_with_what_is_free() {
     assert_eq!(world.goes(&a, "e"), "n");
     world.offers("n", |it| (it.disk_low, it.disks) = (true, Vec::new()));
     assert_eq!(words(&world), "n: disk nearly full");
+    world.check();
+}
+
+// spec: PLACE-35
+#[test]
+fn a_node_of_another_runtime_is_left_out_and_where_it_is_not_known_nothing_is() {
+    let of = |services: Vec<Service>| {
+        bundle(
+            "a",
+            vec![with(job("e", 1.0), |job| job.launch.services = services)],
+        )
+    };
+    let with_command = Service {
+        command: "run".to_owned(),
+        ..image()
+    };
+    let program = Service {
+        command: "run".to_owned(),
+        ..Service::default()
+    };
+    let process = Service {
+        container: Container::Process {
+            command: vec!["run".to_owned()],
+            directory: String::new(),
+        },
+        ..Service::default()
+    };
+    for (runtime, runs) in [
+        ("process", [false, false, true, true, true]),
+        ("docker 29.0", [true, true, false, false, true]),
+        ("unavailable", [true; 5]),
+    ] {
+        let mut world = world();
+        world.offers("n", |it| it.runtime = runtime.to_owned());
+        let kinds = [
+            vec![image()],
+            vec![with_command.clone()],
+            vec![program.clone()],
+            vec![process.clone()],
+            vec![],
+        ];
+        for (services, runs) in kinds.into_iter().zip(runs) {
+            let a = of(services.clone());
+            let expected = if runs { "n" } else { "-" };
+            assert_eq!(world.goes(&a, "e"), expected, "{runtime} {services:?}");
+        }
+        world.check();
+    }
+    let mut world = world();
+    world.offers("n", |it| it.runtime = "process".to_owned());
+    world.node("o", "own", 1.0);
+    world.offers("o", |it| it.runtime = "docker 29.0".to_owned());
+    let a = of(vec![with_command]);
+    assert_eq!(world.goes(&a, "e"), "o");
+    let left_out = &world.attempts(&a, 0, "e")[0].filtered[0];
+    assert_eq!(
+        left_out.to_string(),
+        "n: another runtime (needs containers, runs processes)"
+    );
+    // The runtime of a node may become another one.
+    world.offers("n", |it| it.runtime = "docker 29.0".to_owned());
+    world.offers("o", |it| it.runtime = "process".to_owned());
+    assert_eq!(world.goes(&a, "e"), "n");
     world.check();
 }
 

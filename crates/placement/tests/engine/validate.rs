@@ -3,6 +3,7 @@
 use greenroom_placement::{Code, Finding, Findings, ServicePorts, validate};
 use greenroom_types::bundle::{Bundle, BundleJob, Rule};
 use greenroom_types::inventory::{Disk, NodeInventory};
+use greenroom_types::job::{Container, Service};
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::TierKind;
 
@@ -169,6 +170,66 @@ fn one_profile_must_offer_everything_together() {
     assert_eq!(code(&group), None);
     group.intra_replica_placement.same_node_default = true;
     assert_eq!(code(&group), Some(Code::GroupUnsatisfiable));
+}
+
+// spec: PLACE-35, VALID-05
+#[test]
+fn a_job_that_no_runtime_of_the_pool_runs_is_told_before_it_is_submitted() {
+    let image = Service {
+        container: Container::Docker("img:1".to_owned()),
+        command: "run".to_owned(),
+        ..Service::default()
+    };
+    let program = Service {
+        command: "run".to_owned(),
+        ..Service::default()
+    };
+    let runs = |name: &str, services: &[&Service]| {
+        let services = services.iter().map(|&it| it.clone()).collect();
+        with(job(name, 1.0), |job| job.launch.services = services)
+    };
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("n", "own", 4.0);
+    world.offers("n", |it| it.runtime = "process".to_owned());
+    let warnings = |world: &World, jobs: Vec<BundleJob>| {
+        let findings = check(world, &of(jobs));
+        assert_eq!(codes(&findings.errors), []);
+        codes(&findings.warnings)
+            .iter()
+            .map(|it| it.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(&world, vec![runs("e", &[&program])]), []);
+    let found = check(&world, &of(vec![runs("e", &[&image])]));
+    assert_eq!(
+        codes(&found.warnings),
+        [(Code::RuntimeUnsatisfiable, "jobs[0].launch.services")]
+    );
+    let message = &found.warnings[0].message;
+    assert!(
+        message.contains("needs a node that runs containers"),
+        "{message}"
+    );
+    world.node("m", "own", 4.0);
+    world.offers("m", |it| it.runtime = "docker 29.0".to_owned());
+    assert_eq!(
+        warnings(&world, vec![runs("e", &[&image]), runs("f", &[&program])]),
+        []
+    );
+
+    // What no node runs is an error, whatever nodes there are.
+    errors(
+        &world,
+        &of(vec![runs("e", &[&image, &program])]),
+        &[(Code::MixedRuntimes, "jobs[0].launch.services")],
+    );
+    let mut together = runs("f", &[&program]);
+    together.co_locate_with = vec!["e".into()];
+    errors(
+        &world,
+        &of(vec![runs("e", &[&image]), together]),
+        &[(Code::MixedRuntimes, "jobs[1].launch.services")],
+    );
 }
 
 // spec: PLACE-34
