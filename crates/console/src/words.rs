@@ -18,6 +18,9 @@ const NAMED_MAX: usize = 50;
 pub fn of_report(report: &Report) -> String {
     let mut text = String::new();
     headline(&mut text, report);
+    if let Some((at, words)) = &report.progress {
+        line(&mut text, format_args!("Its worker said at {at}: {words}."));
+    }
     if let Some(left) = report.waits_for {
         line(&mut text, format_args!("It is tried again in {left}."));
     }

@@ -12,13 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom_ledger::{Change, What};
 use greenroom_types::job::{JobInfo, JobWithHistory};
-use greenroom_types::{JobId, Wall};
+use greenroom_types::{JobId, StartId, Wall};
 use tokio::sync::watch;
 
 use crate::settings::EventSettings;
 
 use queue::weight;
 pub(crate) use queue::{End, News, Queue};
+
+/// Starts of which the last news is kept.
+const LAST_INFO_MAX: usize = 4_096;
 
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -39,6 +42,8 @@ struct Inner {
     /// When the change before the first one held was committed, where that is known.
     before_held: Option<Wall>,
     subscribers: Vec<Weak<Queue>>,
+    /// The last news of starts.
+    last_info: BTreeMap<StartId, Arc<JobInfo>>,
     ended: bool,
 }
 
@@ -172,12 +177,31 @@ impl Hub {
         self.published.subscribe()
     }
 
-    /// Passes news of an instance on.
-    pub(crate) fn inform(&self, info: JobInfo) {
+    /// Passes news of an instance on; of one that is starting, the last is kept.
+    pub(crate) fn inform(&self, info: JobInfo, is_starting: bool) {
         let info = Arc::new(info);
-        for queue in self.lock().subscribers.iter().filter_map(Weak::upgrade) {
+        let mut inner = self.lock();
+        let start_id = &info.start_id;
+        if is_starting {
+            inner.last_info.insert(start_id.clone(), Arc::clone(&info));
+        } else {
+            inner.last_info.remove(start_id);
+        }
+        if inner.last_info.len() > LAST_INFO_MAX {
+            // What is over was not taken out by anybody; the oldest is the likeliest.
+            let oldest = inner.last_info.iter().min_by_key(|(_, info)| info.at);
+            if let Some(oldest) = oldest.map(|(start_id, _)| start_id.clone()) {
+                inner.last_info.remove(&oldest);
+            }
+        }
+        for queue in inner.subscribers.iter().filter_map(Weak::upgrade) {
             queue.push_info(Arc::clone(&info));
         }
+    }
+
+    /// What was said last of a start (EVT-09).
+    pub(crate) fn last_info(&self, start_id: &StartId) -> Option<Arc<JobInfo>> {
+        self.lock().last_info.get(start_id).cloned()
     }
 
     /// Counts news of an instance that was too much to be passed on (EVT-09).

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use greenroom_placement::JobRef;
-use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
 use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ pub(crate) struct JobRecord {
     pub(crate) migration: Option<MigrationId>,
     /// The last decision that found a place (BIND-05).
     pub(crate) record: Option<PlacementInfo>,
+    /// What the worker said last of the start of its binding.
+    pub(crate) news: Option<JobInfo>,
     /// How it is placed next (PEND-05).
     pub(crate) cause: Cause,
     /// Its own timer that it waits for, besides its schedule (PEND-06).
@@ -179,6 +181,7 @@ impl JobRecord {
             target: None,
             migration: None,
             record: None,
+            news: None,
             cause: Cause::Launch,
             wait: None,
             gate: None,

@@ -344,6 +344,7 @@ impl Policy {
         );
         if let Some(job) = self.jobs.get_mut(job_id) {
             job.binding = Some(binding);
+            job.news = None;
             job.resting = false;
         }
         self.refresh(job_id);

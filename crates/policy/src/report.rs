@@ -3,7 +3,8 @@
 use std::fmt;
 
 use greenroom_placement::{Request, place_traced};
-use greenroom_types::{JobId, Millis, NodeId};
+use greenroom_types::job::{JobInfo, JobInfoKind};
+use greenroom_types::{JobId, Millis, NodeId, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
@@ -24,6 +25,9 @@ pub struct Report {
     pub node_id: Option<NodeId>,
     /// How far it has come there.
     pub binding: Option<BindingState>,
+    /// What its worker said last of a start that is under way, and when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<(Wall, String)>,
     /// How it is placed next, or was placed.
     pub cause: Cause,
     /// The decision that put it there, with what was looked at.
@@ -53,6 +57,7 @@ impl Policy {
             standing: None,
             node_id: None,
             binding: None,
+            progress: None,
             cause: Cause::Launch,
             record: None,
             trial: None,
@@ -75,6 +80,9 @@ impl Policy {
             report.node_id = Some(binding.node_id.clone());
             report.binding = Some(binding.state);
             report.cause = binding.cause;
+            if binding.state < BindingState::Running {
+                report.progress = job.news.as_ref().and_then(progress);
+            }
         }
         report.record.clone_from(&job.record);
         report.waits_for = [
@@ -129,6 +137,17 @@ impl Policy {
         let (decision, trace) = place_traced(&self.fleet, &request);
         Some(DryRun { decision, trace })
     }
+}
+
+/// News in words; none where it has no words.
+fn progress(info: &JobInfo) -> Option<(Wall, String)> {
+    let text = match &info.kind {
+        JobInfoKind::ServiceStarted(service) => format!("service {service} started"),
+        JobInfoKind::ServiceRestarting(service) => format!("service {service} restarts"),
+        JobInfoKind::ContainerEvent { service, text } => format!("service {service}: {text}"),
+        JobInfoKind::Stage { text, .. } | JobInfoKind::Status { text, .. } => text.clone(),
+    };
+    (!text.is_empty()).then_some((info.at, text))
 }
 
 impl fmt::Display for Report {

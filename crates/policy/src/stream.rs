@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use greenroom_types::job::{JobState, JobWithHistory};
+use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{JobId, NodeId};
 
 use crate::effect::{Callback, Effect, Effects};
 use crate::health::Rejection;
-use crate::job::{Cause, JobRecord, spot_of};
+use crate::job::{BindingState, Cause, JobRecord, spot_of};
 use crate::policy::{Phase, Policy};
 use crate::timer::Timer;
 
@@ -100,10 +100,28 @@ impl Policy {
                 batch_id,
                 results,
             } => self.images_prefetched(&node_id, &batch_id, results, out),
-            StreamEvent::JobInfo(info) => out.callback(Callback::OnJobInfo(info)),
+            StreamEvent::JobInfo(info) => {
+                self.note_news(&info);
+                out.callback(Callback::OnJobInfo(info));
+            }
             StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
             StreamEvent::Heartbeat { .. } => {}
             other => log_skipped(&other, out),
+        }
+    }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Keeps the last news of a start that is under way, for those who ask why it does not run.
+    fn note_news(&mut self, info: &JobInfo) {
+        let Some(job) = self.jobs.get_mut(&info.key.job_id) else {
+            return;
+        };
+        let binding = job.binding.as_ref();
+        if binding.is_some_and(|it| it.role == info.key.role && it.state < BindingState::Running) {
+            job.news = Some(info.clone());
         }
     }
 }

@@ -402,6 +402,40 @@ async fn prefetched_images_are_told_in_order_and_then_shown_as_held() {
     docker(&["image", "rm", "--force", &new]);
 }
 
+// spec: WORK-34, WORK-37
+#[tokio::test]
+async fn a_registry_that_does_not_answer_is_told_at_the_first_try() {
+    let mut scene = scene().await;
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let reference = format!("{}/x:1", free.local_addr().unwrap());
+    drop(free);
+    let mut service = shell("s", "exec sleep 1000");
+    let container_url = Some(ContainerUrl {
+        url: reference.clone(),
+    });
+    service.container = Some(Container::Docker(DockerContainer { container_url }));
+    scene.stream.provision(job("j", "s1", vec![service])).await;
+    for wait in ["1 s", "2 s"] {
+        let tried = |message: &greenroom_proto::worker::WorkerMessage| match &message.message {
+            Some(Said::JobInfo(info)) => match &info.message {
+                Some(Info::ComposeMessage(stage)) if stage.text.contains("cannot be pulled") => {
+                    Some(stage.text.clone())
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let text = scene.stream.until(tried).await;
+        for part in [&reference, "connection refused", wait] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    // Giving up the wait is not giving up the order: a stop ends it.
+    scene.stream.stop("j", "s1", 0).await;
+    scene.stream.reports("s1", "stopped").await;
+}
+
 // spec: PREF-05
 #[tokio::test]
 async fn a_start_joins_the_pull_of_its_image_and_does_not_queue_behind_others() {

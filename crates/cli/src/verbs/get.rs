@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
-use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
+use greenroom_sdk::types::job::{
+    HistoryKind, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage,
+};
 use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState};
 use greenroom_sdk::types::{BundleId, JobId, NodeId, Wall};
 use greenroom_sdk::{Client, EventSettings, FoundJob, JobSearch, StreamItem};
@@ -141,6 +143,10 @@ impl Printer {
         if self.wide {
             heading.extend(["ROLE", "START ID", "STARTS"]);
         }
+        let starting = jobs.iter().any(|job| job.progress.is_some());
+        if starting {
+            heading.push("PROGRESS");
+        }
         let mut table = Table::new(&heading);
         for job in jobs {
             let mut cells = vec![
@@ -157,6 +163,9 @@ impl Printer {
                     job.start_id.clone(),
                     job.starts.to_string(),
                 ]);
+            }
+            if starting {
+                cells.push(job.progress.clone().unwrap_or_default());
             }
             table.row(cells);
         }
@@ -205,6 +214,9 @@ pub(crate) struct JobRow {
     pub(crate) start_id: String,
     pub(crate) starts: usize,
     pub(crate) since: Option<Wall>,
+    /// What the worker said last of a start that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) progress: Option<String>,
 }
 
 /// Every job with the newest of its instances.
@@ -240,7 +252,23 @@ fn row(found: &FoundJob) -> JobRow {
         start_id: instance.map_or_else(dash, |it| it.start_id.to_string()),
         starts,
         since: newest.map(|entry| entry.at),
+        progress: found.last_info.as_ref().and_then(progress),
     }
+}
+
+/// News of a start in words; none where it has no words.
+fn progress(info: &JobInfo) -> Option<String> {
+    let text = match &info.kind {
+        JobInfoKind::ServiceStarted(service) => format!("service {service} started"),
+        JobInfoKind::ServiceRestarting(service) => format!("service {service} restarts"),
+        JobInfoKind::ContainerEvent { service, text } => format!("service {service}: {text}"),
+        JobInfoKind::Stage { stage, text } => match stage {
+            Stage::Build if !text.contains(' ') => format!("making image {text} local"),
+            _ => text.clone(),
+        },
+        JobInfoKind::Status { text, .. } => text.clone(),
+    };
+    (!text.is_empty()).then_some(text)
 }
 
 pub(crate) fn job_state(job: &JobWithHistory) -> &'static str {
@@ -303,7 +331,9 @@ impl Describe {
                     Failure::failed(format!("there is no job {}", self.id))
                         .hint("`greenroom get jobs` lists them")
                 })?;
-                output.either(&job, || describe_job(&job))
+                let found = client.job_by_id(&self.id).await?;
+                let info = found.and_then(|found| found.last_info);
+                output.either(&job, || describe_job(&job, info.as_ref()))
             }
             Kind::Nodes => {
                 let id = NodeId::new(&self.id);
@@ -357,7 +387,7 @@ fn describe_bundle(status: &BundleStatus, jobs: &[JobRow]) -> String {
     text
 }
 
-fn describe_job(job: &JobWithHistory) -> String {
+fn describe_job(job: &JobWithHistory, info: Option<&JobInfo>) -> String {
     let mut text = format!(
         "job       {}\nstate     {}\n",
         job.job.job_id,
@@ -377,6 +407,9 @@ fn describe_job(job: &JobWithHistory) -> String {
             "pending   {} at the next start\n",
             job.pending_restart.join(", ")
         ));
+    }
+    if let Some((at, words)) = info.and_then(|info| Some((info.at, progress(info)?))) {
+        text.push_str(&format!("progress  {words} ({at})\n"));
     }
     for service in &job.job.services {
         text.push_str(&format!("service   {}\n", service.name));

@@ -66,6 +66,7 @@ fn report() -> Report {
         standing: None,
         node_id: None,
         binding: None,
+        progress: None,
         cause: Cause::Launch,
         record: None,
         trial: None,
@@ -91,6 +92,22 @@ fn the_last_failure_and_a_ceiling_that_tripped_are_told_plainly() {
     );
     assert!(
         told.contains("Restarts within the last hour: 7, and 6 are allowed."),
+        "{told}"
+    );
+}
+
+// spec: WORK-37
+#[test]
+fn a_start_that_is_under_way_tells_what_its_worker_said_last() {
+    let told = of_report(&Report {
+        progress: Some((
+            Wall(0),
+            "image x cannot be pulled; tried again in 2 s".to_owned(),
+        )),
+        ..report()
+    });
+    assert!(
+        told.contains("cannot be pulled; tried again in 2 s."),
         "{told}"
     );
 }

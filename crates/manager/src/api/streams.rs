@@ -1,5 +1,7 @@
 //! `CreateStatusChannel`, `JobSearch` and `EventStream`.
 
+use std::sync::Arc;
+
 use greenroom_ledger::{DateComparison, JobFilter, TextComparison, Wish};
 use greenroom_proto::common::{Log, Version, log::Level};
 use greenroom_proto::convert::call::search::{self, DateMatch, IdMatch, TagMatch};
@@ -11,6 +13,7 @@ use greenroom_proto::manager::norsk_status_event::Message as StatusMessage;
 use greenroom_proto::manager::{
     CurrentJob, EventStreamEvent, EventStreamRequest, Hello, JobSearchRequest, NorskStatusEvent,
 };
+use greenroom_types::node::InstanceState;
 use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Status};
 
@@ -90,13 +93,20 @@ impl ManagerApi {
             .engine()
             .read(|ledger| ledger.search(&filters))
             .map_err(|refusal| write_refusal(&refusal))?;
+        let hub = Arc::clone(self.engine().hub());
         Ok(Box::pin(async_stream::stream! {
             for one in found {
                 let mut job = (*one.job).clone();
                 if !include_history {
                     job.history.clear();
                 }
-                yield Ok(FoundJob { job, instances: one.instances }.write(minor));
+                let starting = one.instances.iter().rev();
+                let last_info = starting
+                    .filter(|it| it.state == InstanceState::Provisioned)
+                    .find_map(|it| hub.last_info(&it.start_id))
+                    .map(|info| (*info).clone());
+                let found = FoundJob { job, instances: one.instances, last_info };
+                yield Ok(found.write(minor));
             }
         }))
     }

@@ -3,7 +3,7 @@
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{NodeId, Wall};
 
-use greenroom_types::job::{Job, JobState};
+use greenroom_types::job::{Job, JobInfo, JobState};
 use greenroom_types::stream::StreamEvent;
 
 use super::*;
@@ -102,7 +102,7 @@ fn past_half_only_pictures_are_merged_and_only_job_info_is_dropped() {
     let hub = Hub::new(settings());
     let queue = hub.subscribe().unwrap();
     for _ in 0..3 {
-        hub.inform(info());
+        hub.inform(info(), false);
     }
     hub.publish(vec![picture(1), stopped(2), stopped(3), stopped(4)]);
     hub.publish(vec![picture(5)]);
@@ -114,7 +114,7 @@ fn past_half_only_pictures_are_merged_and_only_job_info_is_dropped() {
     for seq in 6..10 {
         hub.publish(vec![stopped(seq)]);
     }
-    hub.inform(info());
+    hub.inform(info(), false);
     assert_eq!(waiting(&queue), (6..10).collect::<Vec<_>>());
 }
 
@@ -124,8 +124,8 @@ fn what_was_dropped_is_told() {
     let hub = Hub::new(settings());
     let queue = hub.subscribe().unwrap();
     hub.publish((1..=4).map(stopped).collect());
-    hub.inform(info());
-    hub.inform(info());
+    hub.inform(info(), false);
+    hub.inform(info(), false);
     let mut told = Vec::new();
     while let Some(Ok(news)) = queue.try_next() {
         told.push(news);
@@ -249,4 +249,26 @@ fn info() -> JobInfo {
         at: Wall(0),
         kind: greenroom_types::job::JobInfoKind::ServiceStarted("main".into()),
     }
+}
+
+// spec: EVT-09
+#[test]
+fn the_last_news_of_a_start_is_kept_until_it_runs_and_of_no_more_than_so_many() {
+    let hub = Hub::new(settings());
+    let of = |start_id: String, at: i64| JobInfo {
+        start_id: start_id.into(),
+        at: Wall(at),
+        ..info()
+    };
+    for at in [1, 2] {
+        hub.inform(of("s".to_owned(), at), true);
+    }
+    assert_eq!(hub.last_info(&"s".into()).unwrap().at, Wall(2));
+    hub.inform(of("s".to_owned(), 3), false);
+    assert_eq!(hub.last_info(&"s".into()), None);
+    for at in 0..=4_096 {
+        hub.inform(of(format!("s{at}"), at), true);
+    }
+    assert_eq!(hub.last_info(&"s0".into()), None, "the oldest gives way");
+    assert!(hub.last_info(&"s1".into()).is_some());
 }

@@ -14,6 +14,7 @@ use greenroom_proto::worker::{
     NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
 };
 use greenroom_types::job::JobInfo;
+use greenroom_types::node::InstanceState;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -402,22 +403,25 @@ impl Session<'_> {
     /// Passes news of an instance on, if it is one of this worker's (EVT-09, SEC-06).
     fn pass_on(&mut self, info: JobInfo) {
         let engine = &self.dialler.engine;
-        let is_here = engine.read(|ledger| {
-            let instance = ledger.instance(&info.start_id);
-            instance.is_some_and(|it| it.key == info.key && it.node_id == self.dialler.node_id)
+        let state = engine.read(|ledger| {
+            let instance = ledger.instance(&info.start_id)?;
+            let is_here = instance.key == info.key && instance.node_id == self.dialler.node_id;
+            is_here.then_some(instance.state)
         });
-        if !is_here {
+        let Some(state) = state else {
             tracing::debug!(
                 node_id = %self.dialler.node_id, key = %info.key,
                 "news of an instance that is not on the node is left out"
             );
             return;
-        }
+        };
         if self
             .info
             .pass(engine.clock().mono().0 / 1_000, &info.start_id)
         {
-            engine.hub().inform(info);
+            engine
+                .hub()
+                .inform(info, state == InstanceState::Provisioned);
         } else {
             engine.hub().lose_info();
         }

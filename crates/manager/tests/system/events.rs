@@ -6,12 +6,12 @@ use std::time::Duration;
 use greenroom_sdk::proto::convert::stream::decode;
 use greenroom_sdk::proto::manager::{EventStreamEvent, EventStreamRequest, EventStreamResume};
 use greenroom_sdk::types::call::Detail;
-use greenroom_sdk::types::job::{JobInfo, JobInfoKind};
+use greenroom_sdk::types::job::{JobInfo, JobInfoKind, Stage};
 use greenroom_sdk::types::node::NodeState;
 use greenroom_sdk::types::stream::{Stamped, StreamEvent};
 use greenroom_sdk::types::{StartId, Wall};
 use greenroom_sdk::{Client, Error, EventSettings, JobSearch, StreamItem};
-use greenroom_testkit::{Mirror, TestManager, Watch, job, key, within};
+use greenroom_testkit::{Mirror, TestManager, Watch, job, key, start, within};
 use tonic::{Code, Status, Streaming};
 
 /// A subscriber without the SDK's help, so that the test sees every message and breaks it off
@@ -600,4 +600,41 @@ async fn an_end_in_order_ends_streams_by_name_and_touches_no_job() {
     assert_eq!(refused.reason, "shutting_down");
     assert_eq!(worker.orders().len(), told, "nothing is stopped");
     assert_eq!(worker.instances().len(), 1);
+}
+
+// spec: EVT-09, JOB-28
+#[tokio::test]
+async fn a_search_shows_what_a_start_waits_for_until_it_runs() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let worker = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    worker.hold();
+    client.create_job(job("late")).await.unwrap();
+    let order = start("late", worker.node_id().as_str());
+    client.start_job(order).await.unwrap();
+    let start_id = worker.wait_provision("late").await;
+    let told = JobInfo {
+        key: key("late"),
+        start_id: start_id.clone(),
+        at: Wall(1_000),
+        kind: JobInfoKind::Stage {
+            stage: Stage::Build,
+            text: "image x cannot be pulled: connection refused".to_owned(),
+        },
+    };
+    worker.inform(&told);
+    watch
+        .until("the news", |event| {
+            matches!(event, StreamEvent::JobInfo(_)).then_some(())
+        })
+        .await;
+    let last_info = async || {
+        let found = client.job_by_id("late").await.unwrap();
+        found.unwrap().last_info
+    };
+    assert_eq!(last_info().await, Some(told));
+    worker.started(&start_id);
+    watch.until_last("late", "running").await;
+    assert_eq!(last_info().await, None);
 }

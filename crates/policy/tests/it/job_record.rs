@@ -3,11 +3,12 @@
 use greenroom_policy::job::{BindingState, Standing};
 use greenroom_policy::migration::{MigrateOptions, Strategy};
 use greenroom_policy::{ApiCall, Effect};
-use greenroom_types::JobId;
 use greenroom_types::bundle::BundleState;
 use greenroom_types::call::{Call, Status};
-use greenroom_types::job::{JobState, MANUAL, TAG_START_MODE};
-use greenroom_types::node::RejectionCode;
+use greenroom_types::job::{JobInfo, JobInfoKind, JobState, MANUAL, Stage, TAG_START_MODE};
+use greenroom_types::node::{InstanceKey, RejectionCode};
+use greenroom_types::stream::StreamEvent;
+use greenroom_types::{JobId, StartId, Wall};
 use serde_json::json;
 
 use crate::world::{World, bundle, fixed, job, needing, refused};
@@ -279,4 +280,33 @@ fn a_loss_is_judged_in_one_order() {
     assert_eq!(w.restarts("a.0.e"), 2);
     w.at(5_000);
     assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+}
+
+// spec: WORK-37
+#[test]
+fn the_last_news_of_a_start_is_told_until_it_runs() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    let progress = |w: &World| w.policy.explain(&"a.0.e".into()).progress;
+    assert_eq!(progress(&w), None);
+    for (role, text) in [
+        ("primary", "first"),
+        ("primary", "second"),
+        ("primary@0", "other"),
+    ] {
+        w.send(StreamEvent::JobInfo(JobInfo {
+            key: InstanceKey::new("a.0.e".into(), role.into()),
+            start_id: StartId::default(),
+            at: Wall(5),
+            kind: JobInfoKind::Stage {
+                stage: Stage::Build,
+                text: text.to_owned(),
+            },
+        }));
+    }
+    assert_eq!(progress(&w), Some((Wall(5), "second".to_owned())));
+    w.runs("a.0.e");
+    assert_eq!(progress(&w), None);
+    w.rejects("a.0.e", "n", RejectionCode::Capacity, "");
+    assert_eq!(progress(&w), None, "it was of the start before");
 }

@@ -4,7 +4,7 @@ use greenroom_proto::convert::call::FoundJob;
 use greenroom_proto::{common, manager};
 use greenroom_sdk::types::bundle::{Bundle, BundleStatus};
 use greenroom_sdk::types::call::{Call, Detail, StartJob, Status as RefusalStatus};
-use greenroom_sdk::types::job::{Job, JobState, JobWithHistory};
+use greenroom_sdk::types::job::{Job, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage};
 use greenroom_sdk::types::node::{InstanceKey, InstanceState, NodeInfo, NodeState, RunningJob};
 use greenroom_sdk::{CallOptions, Client, Error};
 use tonic::Status;
@@ -311,6 +311,15 @@ async fn a_job_is_found_by_id_with_its_instances_or_not_at_all() {
             start_id: "s".into(),
             state: InstanceState::Running,
         }],
+        last_info: Some(JobInfo {
+            key: InstanceKey::new("j".into(), "primary".into()),
+            start_id: "s".into(),
+            at: greenroom_sdk::types::Wall(5),
+            kind: JobInfoKind::Stage {
+                stage: Stage::Build,
+                text: "img:1".to_owned(),
+            },
+        }),
     };
     fake.give("JobSearch", vec![found.write(10)]);
     fake.give("JobSearch", Vec::<manager::CurrentJob>::new());

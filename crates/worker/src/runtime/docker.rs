@@ -213,7 +213,9 @@ impl DockerRuntime {
             };
             let begun = RuntimeEvent::Info(stage);
             self.news.tell(&launch.start_id, begun).await;
-            let has_check = make_local(&self.docker, &self.pulls, &service.image, cancel).await?;
+            let teller = (&self.news, &launch.start_id);
+            let (docker, pulls) = (&self.docker, &*self.pulls);
+            let has_check = make_local(docker, pulls, &service.image, teller, cancel).await?;
             service.rule.has_health |= has_check;
         }
         self.arrived.notify_one();

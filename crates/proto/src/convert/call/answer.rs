@@ -6,7 +6,7 @@
 use greenroom_types::{
     BundleId, JobId, NodeId, PoolName,
     call::{ClusterNode, Refusal, Reply, Status},
-    job::JobWithHistory,
+    job::{JobInfo, JobWithHistory},
     node::RunningJob,
 };
 
@@ -35,6 +35,8 @@ pub struct FoundJob {
     pub job: JobWithHistory,
     /// Its instances that are not over.
     pub instances: Vec<RunningJob>,
+    /// What the worker said last of an instance that is not running yet (EVT-09).
+    pub last_info: Option<JobInfo>,
 }
 
 fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
@@ -269,6 +271,7 @@ impl FoundJob {
             job: Some(write_job_shown(&self.job)),
             instances: write_list(&self.instances),
             history_entry: history,
+            last_info: self.last_info.as_ref().map(Into::into),
         }
     }
 }
@@ -284,6 +287,7 @@ impl TryFrom<manager::CurrentJob> for FoundJob {
         Ok(Self {
             job: shown.try_into()?,
             instances: read_list(found.instances, "instances")?,
+            last_info: found.last_info.map(JobInfo::try_from).transpose()?,
         })
     }
 }

@@ -4,19 +4,24 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::errors::Error as Engine;
+use greenroom_types::StartId;
+use greenroom_types::job::{JobInfoKind, Stage};
 use greenroom_types::node::RejectionCode;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pulls::Pulls;
+use crate::agent::RuntimeEvent;
 use crate::order::Refusal;
-use crate::runtime::Trouble;
+use crate::runtime::{News, Trouble};
 
 /// Network trouble is met with new tries for this long (WORK-34).
 const TRIES_MAX: Duration = Duration::from_secs(300);
 /// Wait before the second try; it doubles up to the bound below.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// Bytes of the engine's words that are told of a failed try.
+const WORDS_MAX: usize = 1 << 10;
 
 /// What a failed pull means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +34,13 @@ pub(super) enum Meaning {
     Trouble,
 }
 
-/// Pulls an image unless it is there; says whether it defines a health check.
+/// Pulls an image unless it is there; says whether it defines a health check. Each try that fails is
+/// told at once (WORK-37).
 pub(super) async fn make_local(
     docker: &Docker,
     pulls: &Pulls,
     reference: &str,
+    (news, start_id): (&News, &StartId),
     cancel: &CancellationToken,
 ) -> Result<bool, Trouble> {
     let give_up = Instant::now() + TRIES_MAX;
@@ -71,11 +78,26 @@ pub(super) async fn make_local(
             Meaning::Trouble => {}
         }
         tracing::warn!(reference, error = text, "an image cannot be pulled yet");
+        let text = tried(reference, &text, wait, give_up - Instant::now());
+        let stage = Stage::Build;
+        let told = RuntimeEvent::Info(JobInfoKind::Stage { stage, text });
+        news.tell(start_id, told).await;
         tokio::select! {
             () = tokio::time::sleep(wait) => wait = (wait * 2).min(AGAIN_MAX),
             () = cancel.cancelled() => return Err(Trouble::Cancelled),
         }
     }
+}
+
+/// What a failed try is told as. What the engine says may be long; what follows must not be lost.
+fn tried(reference: &str, text: &str, wait: Duration, left: Duration) -> String {
+    let cut = text.floor_char_boundary(WORDS_MAX);
+    format!(
+        "image {reference} cannot be pulled: {}; tried again in {} s, given up in {} s",
+        text[..cut].trim_end(),
+        wait.as_secs(),
+        left.as_secs()
+    )
 }
 
 pub(super) fn meaning(text: &str) -> Meaning {
@@ -107,6 +129,22 @@ pub(super) fn meaning(text: &str) -> Meaning {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // spec: WORK-37
+    #[test]
+    fn a_failed_try_is_told_with_its_cause_and_the_next_try() {
+        let told = |text: &str| {
+            let (wait, left) = (Duration::from_secs(2), Duration::from_secs(297));
+            tried("reg.example.com/x:1", text, wait, left)
+        };
+        assert_eq!(
+            told("dial tcp: lookup reg.example.com: no such host"),
+            "image reg.example.com/x:1 cannot be pulled: dial tcp: lookup reg.example.com: no such \
+             host; tried again in 2 s, given up in 297 s"
+        );
+        let long = told(&"ä".repeat(2_000));
+        assert!(long.len() < 1_200 && long.ends_with("given up in 297 s"));
+    }
 
     // spec: WORK-34
     #[test]
