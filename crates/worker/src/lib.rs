@@ -17,6 +17,7 @@
 //! `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
 //! no network. Losing the Manager changes nothing for jobs (WORK-60, WORK-64).
 
+mod accept;
 mod agent;
 mod capacity;
 mod config;
@@ -57,7 +58,6 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -65,6 +65,7 @@ pub use crate::config::{Config, Ending, Error, RuntimeChoice};
 pub use crate::journal::JournalError;
 pub use crate::launch::LogLimits;
 
+use crate::accept::accepted;
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
 use crate::gate::{Gate, NodeProof};
@@ -93,7 +94,7 @@ pub(crate) const PROTOCOL_MINOR: u32 = 10;
 const SURVEY_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at the images, unless one has come.
 const IMAGES_EVERY: Duration = Duration::from_secs(10);
-/// At the end, streams get this long to be closed (WORK-61).
+/// A Manager that does not take the end of its streams is waited for no longer than this (WORK-61).
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// A worker that is ready to run.
@@ -273,7 +274,7 @@ impl Worker {
             .add_service(WorkerServer::new(service))
             .add_service(LogsServer::new(logs))
             .serve_with_incoming_shutdown(
-                TcpListenerStream::new(self.listener),
+                accepted(self.listener, closing.clone()),
                 closing.clone().cancelled_owned(),
             );
         let server = tokio::spawn(server);
@@ -316,6 +317,9 @@ impl Worker {
         images.abort();
         closing.cancel();
         let server = tokio::time::timeout(CLOSE_MAX, server).await;
+        if server.is_err() {
+            tracing::warn!("a Manager did not take the end of its streams in time");
+        }
         drop(self.lock);
         match server {
             Ok(Ok(Err(error))) => Err(Error::Server(error.to_string())),
