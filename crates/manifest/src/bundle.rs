@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             faults("bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirement: {}\n"),
             [
-                "chan.yaml:5:5: jobs[0].requirement: unknown field `requirement`, expected one of jobName, description, requirements, coLocateWith, separateFrom, exclusive, singleUse, startMode, startDateTime, handover, jobSocket, lease, tags, secretEnv, exportTags, provides, launch"
+                "chan.yaml:5:5: jobs[0].requirement: unknown key \"requirement\"; did you mean requirements? known here: jobName, description, requirements, coLocateWith, separateFrom, exclusive, singleUse, startMode, startDateTime, handover, jobSocket, lease, tags, secretEnv, exportTags, provides, launch"
             ]
         );
     }
@@ -125,7 +125,93 @@ mod tests {
         let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirements:\n      requiredCapacity: 2GB\n";
         assert_eq!(
             faults(text),
-            ["chan.yaml:6:25: jobs[0].requirements.requiredCapacity: invalid floating point"]
+            [
+                "chan.yaml:6:25: jobs[0].requirements.requiredCapacity: expected a number, found text \"2GB\""
+            ]
+        );
+    }
+
+    /// One key of a job, or of what stands in it, and what is said when it holds this.
+    fn told_of(key: &str, value: &str) -> String {
+        let text = format!("bundleId: a\npool: p\njobs:\n  - jobName: e\n    {key}: {value}\n");
+        let told = faults(&text);
+        assert_eq!(told.len(), 1, "{told:#?}");
+        let fault = told[0].strip_prefix("chan.yaml:5:").expect("its line");
+        let (_, fault) = fault.split_once(": ").expect("its column");
+        fault.to_owned()
+    }
+
+    #[test]
+    fn every_wrong_type_is_told_in_plain_words_with_line_and_key() {
+        let ports = "{services: [{name: s, command: x, parameters: {portMappings: [{containerPort: 80, hostPort: PORT}]}}]}";
+        let port = "jobs[0].launch.services[0].parameters.portMappings[0].hostPort";
+        for (key, value, words) in [
+            ("exclusive", "maybe", "jobs[0].exclusive: expected true or false, found text \"maybe\"".to_owned()),
+            ("requirements", "{requiredCores: two}", "jobs[0].requirements.requiredCores: expected a whole number, found text \"two\"".to_owned()),
+            ("requirements", "{requiredCores: -1}", "jobs[0].requirements.requiredCores: expected a whole number from 0 to 4294967295, found -1".to_owned()),
+            ("requirements", "{requiredCores: 1.5}", "jobs[0].requirements.requiredCores: expected a whole number, found 1.5".to_owned()),
+            ("requirements", "3", "jobs[0].requirements: expected a mapping of keys, found 3".to_owned()),
+            ("requirements", "{onRuntimeFailure: explode}", "jobs[0].requirements.onRuntimeFailure: expected one of avoidSpare, preferSpare, drop, found text \"explode\"".to_owned()),
+            ("coLocateWith", "b", "jobs[0].coLocateWith: expected a list, found text \"b\"".to_owned()),
+            ("tags", "[a]", "jobs[0].tags: expected a mapping of keys, found a list".to_owned()),
+            ("tags", "{a: {b: c}}", "jobs[0].tags.a: expected text, found a mapping".to_owned()),
+            ("description", "[a]", "jobs[0].description: expected text, found a list".to_owned()),
+            ("startDateTime", "tomorrow", "jobs[0].startDateTime: \"tomorrow\" is not an instant: write it as RFC 3339, e.g. 2026-11-29T20:00:00Z".to_owned()),
+            ("requirements", "{requiredCapabilities: [{count: 1}]}", "jobs[0].requirements.requiredCapabilities[0]: the key name is missing".to_owned()),
+            ("launch", &ports.replace("PORT", "high"), format!("{port}: expected a port number, ephemeral, specific, or range with min and max, found text \"high\"")),
+            ("launch", &ports.replace("PORT", "{range: {min: a, max: 2}}"), format!("{port}.range.min: expected a whole number, found text \"a\"")),
+            ("launch", "{services: [{name: s, container: docker}]}", "jobs[0].launch.services[0].container: docker needs a value: write docker: ...".to_owned()),
+        ] {
+            assert_eq!(told_of(key, value), words);
+        }
+    }
+
+    #[test]
+    fn a_fault_of_form_is_told_without_the_words_of_the_reader() {
+        for (text, words) in [
+            (
+                "bundleId: a\nbundleId: b\n",
+                "the key \"bundleId\" stands twice",
+            ),
+            ("bundleId: *x\n", "names no anchor"),
+            ("- 1\n", "expected a mapping of keys, found a list"),
+            (
+                "hello\n",
+                "expected a mapping of keys, found text \"hello\"",
+            ),
+            ("bundleId: a\njobs: []\n", "the key pool is missing"),
+            (
+                "bundleId: a\npool: p\njobs:\n  e: 1\n",
+                "expected a list, found a mapping",
+            ),
+        ] {
+            let told = faults(text);
+            assert!(told[0].contains(words), "{words:?} is not in {told:?}");
+            assert!(told[0].starts_with("chan.yaml:"), "{told:?}");
+        }
+    }
+
+    // spec: WORK-15
+    #[test]
+    fn a_host_port_may_be_a_bare_number() {
+        let text = "bundleId: a\npool: p\njobs:\n  - jobName: e\n    launch:\n      services:\n        - name: s\n          command: run\n          parameters:\n            portMappings:\n              - {containerPort: 80, hostPort: 8080}\n              - {containerPort: 81, hostPort: ephemeral}\n              - {containerPort: 82, hostPort: {specific: 82}}\n              - {containerPort: 83, hostPort: {range: {min: 1000, max: 1009}}}\n";
+        let manifest = &read_bundles("chan.yaml", text).unwrap()[0];
+        let ports = &manifest.bundle.jobs[0].launch.services[0]
+            .parameters
+            .port_mappings;
+        let read: Vec<_> = ports.iter().map(|port| port.host_port).collect();
+        use greenroom_types::job::HostPort;
+        assert_eq!(
+            read,
+            [
+                HostPort::Specific(8080),
+                HostPort::Ephemeral,
+                HostPort::Specific(82),
+                HostPort::Range {
+                    min: 1000,
+                    max: 1009
+                }
+            ]
         );
     }
 

@@ -5,9 +5,11 @@
 
 mod bundle;
 mod locate;
+pub mod schema;
 
 use std::fmt;
 
+use greenroom_types::tree;
 use serde::de::DeserializeOwned;
 
 pub use bundle::{Manifest, read_bundles};
@@ -61,21 +63,47 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T>, Probl
             ),
         });
     }
-    serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| {
-        let position = error.location().map(|at| Position {
-            line: at.line(),
-            column: at.column(),
-        });
-        let path = position
-            .and_then(|at| Locations::of(text).ok()?.path_at(at))
-            .unwrap_or_default();
-        Problem {
-            file: file.to_owned(),
-            position,
-            path,
-            message: plain(&error.to_string()),
+    serde_saphyr::from_multiple_with_options(text, options())
+        .map_err(|error| explain::<T>(file, text, &error))
+}
+
+/// A fault of form in plain words. The parser knows where it is; the text read again as a tree knows
+/// at which key, what is expected there and what stands there instead.
+fn explain<T: DeserializeOwned>(file: &str, text: &str, error: &serde_saphyr::Error) -> Problem {
+    let places = Locations::of(text).unwrap_or_default();
+    let position = error.location().map(|at| Position {
+        line: at.line(),
+        column: at.column(),
+    });
+    let path = position.and_then(|at| places.path_at(at));
+    let fault = documents(text).and_then(|trees| {
+        let faults = trees.iter().map(tree::read_written::<T>).enumerate();
+        faults
+            .filter_map(|(document, read)| Some((document, read.err()?)))
+            .next()
+    });
+    let (position, path, message) = match fault {
+        // A fault of a value is shown at the value, which the parser knows; any other at its key.
+        Some((_, fault)) if path.as_ref() == Some(&fault.path) => {
+            (position, fault.path, fault.message)
         }
-    })
+        Some((document, fault)) => {
+            let position = places.position(document, &fault.path);
+            (position, fault.path, fault.message)
+        }
+        None => (position, path.unwrap_or_default(), words(error)),
+    };
+    Problem {
+        file: file.to_owned(),
+        position,
+        path,
+        message,
+    }
+}
+
+/// The documents of a text as trees; none when it is no YAML.
+fn documents(text: &str) -> Option<Vec<serde_json::Value>> {
+    serde_saphyr::from_multiple_with_options(text, locate::positions_only()).ok()
 }
 
 /// Only `true` and `false` are booleans: a node may be called `n`, a tag may be `on`.
@@ -85,6 +113,40 @@ pub(crate) fn options() -> serde_saphyr::Options {
         // A manifest may repeat itself by an alias; a few lines must not become a million.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 20_000 },
     }
+}
+
+/// What the parser found, in plain words.
+pub(crate) fn words(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    let text = match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => return words(error),
+        Error::Eof { .. } => "the text ends in the middle of something",
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            return format!("the key {key:?} stands twice");
+        }
+        Error::DuplicateMappingKey { key: None, .. } => "a key stands twice",
+        Error::UnknownAnchor { .. } => "this alias (*name) names no anchor (&name) ahead of it",
+        Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            "aliases make far more of this text than is written; write it out"
+        }
+        Error::Budget { .. } => "this is nested deeper or is larger than what is read",
+        Error::NullIntoString { .. } => "expected text, found nothing",
+        Error::InvalidBooleanStrict { .. } => "expected true or false",
+        Error::NonFiniteFloat { value, .. } => {
+            return format!("expected a finite number, found {value}");
+        }
+        Error::MergeValueNotMapOrSeqOfMaps { .. } => "<< takes a mapping, or a list of mappings",
+        Error::MergeKeyNotAllowed { .. } => "<< is not read here; write the keys out",
+        Error::InvalidUtf8Input => "it is not UTF-8 text",
+        Error::FoldedBlockScalarMustIndentContent { .. } => {
+            "the lines of a folded text (>) must be indented"
+        }
+        other => return plain(&other.to_string()),
+    };
+    text.to_owned()
 }
 
 /// The first line of the library's message without its own position.

@@ -38,7 +38,7 @@ impl Locations {
     /// The text is no YAML; the message is the parser's.
     pub fn of(text: &str) -> Result<Self, String> {
         let nodes: Vec<Node> = serde_saphyr::from_multiple_with_options(text, positions_only())
-            .map_err(|error| crate::plain(&error.to_string()))?;
+            .map_err(|error| crate::words(&error))?;
         let documents = nodes
             .iter()
             .map(|node| {
@@ -74,7 +74,7 @@ impl Locations {
 }
 
 /// Only positions are of interest: a number that is none is no reason to find nothing.
-fn positions_only() -> serde_saphyr::Options {
+pub(crate) fn positions_only() -> serde_saphyr::Options {
     let mut options = crate::options();
     options.non_finite_float_policy = serde_saphyr::NonFiniteFloatPolicy::PassThrough;
     options

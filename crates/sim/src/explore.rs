@@ -9,10 +9,10 @@ mod bundle;
 mod converge;
 mod deed;
 mod dice;
-mod fleet;
+pub(crate) mod fleet;
 mod play;
 mod shrink;
-mod write;
+pub(crate) mod write;
 
 use deed::Chooser;
 use dice::Dice;

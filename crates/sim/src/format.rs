@@ -8,14 +8,15 @@ pub mod action;
 pub mod expect;
 pub mod fleet;
 pub mod names;
+pub mod schema;
 pub mod span;
 
 use std::collections::BTreeSet;
 
 use greenroom_manifest::{Locations, Problem};
 use greenroom_policy::Settings;
-use greenroom_types::Wall;
 use greenroom_types::bundle::Bundle;
+use greenroom_types::{Wall, tree};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -464,7 +465,7 @@ fn optional_at<T: DeserializeOwned>(
 
 fn join(path: &str, below: &str) -> String {
     match (path, below) {
-        (path, "" | ".") => path.to_owned(),
+        (path, "") => path.to_owned(),
         ("", below) => below.to_owned(),
         (path, below) if below.starts_with('[') => format!("{path}{below}"),
         (path, below) => format!("{path}.{below}"),
@@ -472,10 +473,7 @@ fn join(path: &str, below: &str) -> String {
 }
 
 fn parse<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T, Fault> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let below = error.path().to_string();
-        Fault::new(join(path, &below), error.into_inner().to_string())
-    })
+    tree::read(value).map_err(|fault| Fault::new(join(path, &fault.path), fault.message))
 }
 
 #[cfg(test)]

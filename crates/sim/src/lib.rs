@@ -10,6 +10,7 @@ pub mod explore;
 pub mod format;
 mod invariants;
 mod log;
+mod record;
 mod run;
 mod seed;
 mod served;
@@ -17,6 +18,7 @@ mod view;
 mod world;
 
 pub use expect::Mismatch;
-pub use format::Scenario;
+pub use format::{Scenario, schema::schema};
 pub use log::Keep;
+pub use record::{Recorded, Recording, recorded};
 pub use run::{Failure, Options, Outcome, Run, check_file, play, run_file};

@@ -13,6 +13,7 @@ pub mod node;
 pub mod pool;
 pub mod stream;
 pub mod time;
+pub mod tree;
 
 pub use id::{
     BundleId, IdError, JobId, JobName, MigrationId, NodeId, PoolName, Role, ServiceId, StartId,

@@ -47,7 +47,7 @@ impl<'a> Node<'a> {
                 faults.add(
                     FaultCode::UnknownValue,
                     path,
-                    format!("{} is no mapping of keys", show(other)),
+                    wanted("a mapping of keys", other),
                 );
                 None
             }
@@ -98,11 +98,7 @@ impl<'a> Node<'a> {
                 .map(|(i, entry)| (entry, format!("{path}[{i}]")))
                 .collect(),
             Some(other) => {
-                faults.add(
-                    FaultCode::UnknownValue,
-                    &path,
-                    format!("{} is no list", show(other)),
-                );
+                faults.add(FaultCode::UnknownValue, &path, wanted("a list", other));
                 Vec::new()
             }
         }
@@ -113,11 +109,7 @@ impl<'a> Node<'a> {
             Value::String(text) => Some(text.clone()),
             other => {
                 let path = self.path_of(key);
-                faults.add(
-                    FaultCode::UnknownValue,
-                    &path,
-                    format!("{} is no text", show(other)),
-                );
+                faults.add(FaultCode::UnknownValue, &path, wanted("text", other));
                 None
             }
         }
@@ -131,7 +123,7 @@ impl<'a> Node<'a> {
                 faults.add(
                     FaultCode::UnknownValue,
                     &path,
-                    format!("{} is neither true nor false", show(other)),
+                    wanted("true or false", other),
                 );
                 None
             }
@@ -143,11 +135,7 @@ impl<'a> Node<'a> {
         for (entry, path) in self.list(key, faults) {
             match entry {
                 Value::String(text) => texts.push(text.clone()),
-                other => faults.add(
-                    FaultCode::UnknownValue,
-                    &path,
-                    format!("{} is no text", show(other)),
-                ),
+                other => faults.add(FaultCode::UnknownValue, &path, wanted("text", other)),
             }
         }
         texts
@@ -168,7 +156,7 @@ impl<'a> Node<'a> {
                 faults.add(
                     FaultCode::UnknownValue,
                     &path,
-                    format!("{} is not one of {}", show(value), values.join(", ")),
+                    wanted(&format!("one of {}", values.join(", ")), value),
                 );
                 None
             }
@@ -187,16 +175,12 @@ impl<'a> Node<'a> {
             Some(n) if n.is_finite() && (n > 0.0 || n == 0.0 && zero == Zero::Allowed) => Some(n),
             _ => {
                 let path = self.path_of(key);
-                let wanted = if zero == Zero::Allowed {
+                let number = if zero == Zero::Allowed {
                     "a finite number, 0 or more"
                 } else {
                     "a finite number above 0"
                 };
-                faults.add(
-                    FaultCode::InvalidNumber,
-                    &path,
-                    format!("{} is not {wanted}", show(value)),
-                );
+                faults.add(FaultCode::InvalidNumber, &path, wanted(number, value));
                 None
             }
         }
@@ -259,7 +243,7 @@ impl<'a> Node<'a> {
             faults.add(
                 FaultCode::InvalidNumber,
                 &path,
-                format!("{n} is not a whole number up to {max}"),
+                format!("expected a whole number up to {max}, found {n}"),
             );
             None
         }
@@ -291,15 +275,10 @@ const fn to_u64(n: f64) -> u64 {
     n as u64
 }
 
-/// A value as it may stand in a message: short, and without its inside.
-pub(super) fn show(value: &Value) -> String {
-    match value {
-        Value::Null => "an empty value".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        Value::Object(_) => "a mapping".to_owned(),
-        Value::String(text) if text.chars().count() > 60 => {
-            format!("{:?}...", text.chars().take(60).collect::<String>())
-        }
-        other => other.to_string(),
-    }
+/// What is expected, and what stands there.
+pub(super) fn wanted(what: &str, value: &Value) -> String {
+    format!(
+        "expected {what}, found {}",
+        greenroom_types::tree::found(value)
+    )
 }

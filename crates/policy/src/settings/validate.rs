@@ -11,7 +11,7 @@ use greenroom_types::pool::{
 };
 use serde_json::Value;
 
-use super::read::{Faults, Node, Zero, show};
+use super::read::{Faults, Node, Zero, wanted};
 use super::{
     AutoSettingsValidationError, Ceilings, FaultCode, HotSpare, HotSpareSpec, MigrationDeadlines,
     NodeService, Settings,
@@ -302,9 +302,9 @@ fn candidate(entry: &Value, path: &str, f: &mut Faults) -> CandidateInstanceType
                 f.add(
                     FaultCode::InvalidCandidate,
                     &node.path_of(key),
-                    format!(
-                        "{} of shape {instance_type:?} is not a finite number above 0",
-                        value.map_or_else(|| "nothing".to_owned(), show)
+                    wanted(
+                        &format!("a finite number above 0 for shape {instance_type:?}"),
+                        value.unwrap_or(&Value::Null),
                     ),
                 );
                 0.0
@@ -440,7 +440,7 @@ fn hot_spares(entries: &[(&Value, String)], pools: &[Pool], f: &mut Faults) -> V
                 f.add(
                     FaultCode::InvalidTargetCount,
                     &node.path_of("targetCount"),
-                    format!("{} is not a whole number from 0 to 100000", show(value)),
+                    wanted("a whole number from 0 to 100000", value),
                 );
                 0
             }
@@ -498,7 +498,7 @@ fn template_images(root: &mut Node<'_>, f: &mut Faults) -> BTreeMap<TemplateName
                     Err(_) => f.add(
                         FaultCode::UnknownValue,
                         &format!("{path}.{template}"),
-                        format!("{} is no list of image references", show(refs)),
+                        wanted("a list of image references", refs),
                     ),
                 }
             }
@@ -506,7 +506,7 @@ fn template_images(root: &mut Node<'_>, f: &mut Faults) -> BTreeMap<TemplateName
         Some(other) => f.add(
             FaultCode::UnknownValue,
             &path,
-            format!("{} is no mapping of template to images", show(other)),
+            wanted("a mapping of template to images", other),
         ),
     }
     images
@@ -599,14 +599,17 @@ fn job_spec(value: Option<&Value>, service_id: &str, path: &str, f: &mut Faults)
         map.entry("jobName")
             .or_insert_with(|| Value::String(service_id.to_owned()));
     }
-    serde_json::from_value(value).unwrap_or_else(|error| {
-        let message = error.to_string();
-        let code = if message.starts_with("unknown field") {
+    greenroom_types::tree::read(&value).unwrap_or_else(|fault| {
+        let code = if fault.is_unknown_key() {
             FaultCode::UnknownKey
         } else {
             FaultCode::UnknownValue
         };
-        f.add(code, path, message);
+        let below = match fault.path.as_str() {
+            "" => path.to_owned(),
+            below => format!("{path}.{below}"),
+        };
+        f.add(code, &below, fault.message);
         BundleJob::default()
     })
 }

@@ -11,11 +11,11 @@ use crate::format::span::Span;
 
 /// Everything of a scenario but its steps.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Head {
-    pub(super) settings: Value,
-    pub(super) world: Value,
-    pub(super) nodes: Vec<Value>,
-    pub(super) bundles: Vec<Value>,
+pub(crate) struct Head {
+    pub(crate) settings: Value,
+    pub(crate) world: Value,
+    pub(crate) nodes: Vec<Value>,
+    pub(crate) bundles: Vec<Value>,
 }
 
 /// Shapes that can be bought.

@@ -9,7 +9,7 @@ use super::fleet::Head;
 use crate::format::span;
 
 /// The file.
-pub(super) fn scenario(name: &str, description: &str, head: &Head, steps: &[Value]) -> String {
+pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Value]) -> String {
     let mut text = format!("scenario: 1\nname: {}\n", quoted(name));
     let _ = writeln!(text, "description: {}", quoted(description));
     text.push_str("\nsettings:\n");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use greenroom_policy::migration::Strategy;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::node::{InterruptionKind, NodeStoppingReason, RejectionCode};
-use greenroom_types::{BundleId, JobName, Role, TemplateName, TierName};
+use greenroom_types::{BundleId, JobName, Role, TemplateName, TierName, tree};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
@@ -453,12 +453,12 @@ impl<'de> Deserialize<'de> for Strategies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             one @ Value::String(_) => Ok(Self {
-                all: Strategy::deserialize(one).map_err(de::Error::custom)?,
+                all: tree::nested(&one)?,
                 by_job: BTreeMap::new(),
             }),
             other => Ok(Self {
                 all: Strategy::default(),
-                by_job: Deserialize::deserialize(other).map_err(de::Error::custom)?,
+                by_job: tree::nested(&other)?,
             }),
         }
     }
@@ -487,7 +487,7 @@ impl<'de> Deserialize<'de> for DryRun {
                 })
             }
             other => {
-                let written = Written::deserialize(other).map_err(de::Error::custom)?;
+                let written: Written = tree::nested(&other)?;
                 Ok(Self {
                     bundle: written.bundle,
                     replica: written.replica,

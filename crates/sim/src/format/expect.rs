@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use greenroom_policy::effect::MirrorState;
-use greenroom_types::{BundleId, PoolName, TierName};
+use greenroom_types::{BundleId, PoolName, TierName, tree};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value};
 
@@ -298,9 +298,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeCou
         Value::Array(list) => list,
         one => vec![one],
     };
-    list.into_iter()
-        .map(|one| NodeCount::deserialize(one).map_err(de::Error::custom))
-        .collect()
+    list.iter().map(tree::nested).collect()
 }
 
 // === impl NodeStanding ===
@@ -359,10 +357,10 @@ impl<'de> Deserialize<'de> for Happened {
         match Value::deserialize(deserializer)? {
             list @ Value::Array(_) => Ok(Self {
                 in_order: false,
-                list: Deserialize::deserialize(list).map_err(de::Error::custom)?,
+                list: tree::nested(&list)?,
             }),
             other => {
-                let written = Written::deserialize(other).map_err(|error| {
+                let written: Written = tree::read(&other).map_err(|error| {
                     de::Error::custom(format_args!(
                         "{error}; write a list, or inOrder: true and list"
                     ))
@@ -402,7 +400,7 @@ impl<'de> Deserialize<'de> for Happening {
         let mut map: Map<String, Value> = Map::deserialize(deserializer)?;
         let times = match map.remove("times") {
             None => 1,
-            Some(value) => serde_json::from_value(value)
+            Some(value) => tree::read(&value)
                 .map_err(|error| de::Error::custom(format_args!("times: {error}")))?,
         };
         let mut entries = map.into_iter();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use greenroom_ledger::KeeperSettings;
 use greenroom_types::inventory::{Capability, Disk, Gpu};
-use greenroom_types::{Millis, NodeId, PoolName, Tags, TemplateName, TierName, Wall};
+use greenroom_types::{Millis, NodeId, PoolName, Tags, TemplateName, TierName, Wall, tree};
 use serde::{Deserialize, Deserializer, de};
 
 use super::names::{JobPath, NodeRef};
@@ -227,11 +227,10 @@ impl<'de> Deserialize<'de> for ManagerTimes {
         let mut keys = serde_json::Map::deserialize(deserializer)?;
         let silence = match keys.remove("silenceMs") {
             None => Self::default().silence,
-            Some(value) => serde_json::from_value(value)
+            Some(value) => tree::read(&value)
                 .map_err(|error| de::Error::custom(format_args!("silenceMs: {error}")))?,
         };
-        let keeper = KeeperSettings::deserialize(serde_json::Value::Object(keys))
-            .map_err(de::Error::custom)?;
+        let keeper = tree::nested(&serde_json::Value::Object(keys))?;
         Ok(Self { silence, keeper })
     }
 }
@@ -277,7 +276,7 @@ impl<'de> Deserialize<'de> for SpareSpec {
                 ..Self::default()
             }),
             other => {
-                let written = Written::deserialize(other).map_err(|error| {
+                let written: Written = tree::read(&other).map_err(|error| {
                     de::Error::custom(format_args!(
                         "{error}; write true, or warmFor, reservedFor and exclusive"
                     ))

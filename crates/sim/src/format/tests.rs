@@ -69,13 +69,13 @@ fn unknown_keys_name_line_and_key_wherever_they_stand() {
     let text = "scenario: 1\nsettings: {}\nnodes:\n  - id: n1\n    capacty: 4\nsteps: []\n";
     let told = fault(text);
     assert!(
-        told.starts_with("s.yaml:5:5: nodes[0].capacty: unknown field"),
+        told.starts_with("s.yaml:5:5: nodes[0].capacty: unknown key"),
         "{told}"
     );
     let text = "scenario: 1\nsettings: {}\nbundles:\n  - bundleId: a\n    pool: p\n    jobs:\n      - jobName: e\n        requirement: {}\nsteps: []\n";
     let told = fault(text);
     assert!(
-        told.starts_with("s.yaml:8:9: bundles[0].jobs[0].requirement: unknown field"),
+        told.starts_with("s.yaml:8:9: bundles[0].jobs[0].requirement: unknown key"),
         "{told}"
     );
     let told = fault(&with_steps(
@@ -187,7 +187,7 @@ fn every_action_of_the_format_is_read() {
     }
     let bad = with_steps("  - {drain: {nod: n1}}\n");
     assert!(
-        fault(&bad).contains("steps[0].drain.nod: unknown field"),
+        fault(&bad).contains("steps[0].drain.nod: unknown key"),
         "{}",
         fault(&bad)
     );

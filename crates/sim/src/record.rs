@@ -1,0 +1,174 @@
+//! A recording of a running control plane as a scenario file (SCEN-12).
+//!
+//! The file is played before it is given out. An expectation that does not hold in virtual time is
+//! taken out and told: the real fleet was slower or quicker somewhere than the simulated one. So the
+//! file that is left can be played, and says what it leaves out.
+
+use greenroom_types::Wall;
+use serde_json::{Value, json};
+
+use crate::explore::fleet::Head;
+use crate::explore::write;
+use crate::format::span::Span;
+use crate::run::{Options, Outcome, run_file};
+
+/// Steps that are taken out at most; a recording that differs more says nothing.
+const TAKEN_OUT: usize = 200;
+
+/// The parts of a scenario as they were recorded.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Its name.
+    pub name: String,
+    /// Wall time at its beginning.
+    pub start: Wall,
+    /// The policy's settings, without the Manager's address.
+    pub settings: Value,
+    /// Nodes at the beginning.
+    pub nodes: Vec<Value>,
+    /// Bundles at the beginning.
+    pub bundles: Vec<Value>,
+    /// Steps with their time in milliseconds in `at`, in order.
+    pub steps: Vec<Value>,
+    /// What the recorder had no words for.
+    pub left_out: Vec<String>,
+}
+
+/// A recording as a file.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// The file.
+    pub text: String,
+    /// Steps in it.
+    pub steps: usize,
+    /// Decisions among them.
+    pub decisions: usize,
+    /// What is not in it, in words.
+    pub left_out: Vec<String>,
+}
+
+/// Writes a recording as a scenario that plays.
+///
+/// # Errors
+/// Why it cannot be played at all.
+pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
+    let mut left_out = std::mem::take(&mut recording.left_out);
+    for step in &mut recording.steps {
+        let at = step["at"].as_u64().unwrap_or_default();
+        step["at"] = Span(at).to_string().into();
+    }
+    for _ in 0..=TAKEN_OUT {
+        let text = file(&recording, &left_out);
+        let failure = match run_file(&recording.name, &text, Options::default()).outcome {
+            Outcome::Ok => {
+                let is_expected = |step: &&Value| step.get("expect").is_some();
+                return Ok(Recorded {
+                    text,
+                    steps: recording.steps.len(),
+                    decisions: recording.steps.iter().filter(is_expected).count(),
+                    left_out,
+                });
+            }
+            Outcome::Unreadable(problem) => return Err(problem.to_string()),
+            Outcome::Fail(failure) => failure,
+        };
+        let told = failure
+            .mismatches
+            .iter()
+            .map(|it| format!("expected {}, found {}", it.expected, it.found));
+        let words: Vec<String> = told.collect();
+        let words = words.join("; ");
+        match failure.step {
+            Some(at) if at < recording.steps.len() => {
+                let step = recording.steps.remove(at);
+                left_out.push(format!("{step}, for in virtual time: {words}"));
+            }
+            _ => return Err(words),
+        }
+    }
+    Err(format!(
+        "more than {TAKEN_OUT} steps go differently in virtual time"
+    ))
+}
+
+fn file(recording: &Recording, left_out: &[String]) -> String {
+    let description = format!(
+        "Recorded from a control plane, from {} on.",
+        recording.start
+    );
+    // A broken stream is seen at once, as the record has it, and not after a silence.
+    let world = json!({"start": recording.start, "manager": {"silenceMs": 1}});
+    let head = Head {
+        settings: recording.settings.clone(),
+        world,
+        nodes: recording.nodes.clone(),
+        bundles: recording.bundles.clone(),
+    };
+    let text = write::scenario(&recording.name, &description, &head, &recording.steps);
+    let mut notes = String::new();
+    for note in left_out {
+        notes.push_str(&format!("# left out: {}\n", note.replace('\n', " ")));
+    }
+    notes + &text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recording(steps: Vec<Value>) -> Recording {
+        let node = |id: &str| json!({"id": id, "pool": "live", "capacity": 4, "cores": 4});
+        let mut first = node("n1");
+        first["jobs"] = json!(["news/0/encode"]);
+        Recording {
+            name: "incident".to_owned(),
+            start: "2026-11-29T20:00:00Z".parse().expect("an instant"),
+            settings: json!({"placementPools": [{"name": "live", "tiers": [
+                {"name": "own", "kind": "local-servers", "scaleOut": "fixed"}]}]}),
+            nodes: vec![first, node("n2")],
+            bundles: vec![json!({"bundleId": "news", "pool": "live", "jobs": [
+                {"jobName": "encode", "requirements": {"requiredCapacity": 1}}]})],
+            steps,
+            left_out: vec!["a step\nwithout words".to_owned()],
+        }
+    }
+
+    // spec: SCEN-12
+    #[test]
+    fn an_incident_becomes_a_scenario_that_plays() {
+        let recorded = recorded(recording(vec![
+            json!({"at": 1500, "nodeDies": "n1"}),
+            json!({"at": 1500, "expect": {"trace": {"job": "news/0/encode", "chosen": "n2"}}}),
+            // Not what the policy does; and something that cannot be done.
+            json!({"at": 9000, "expect": {"trace": {"job": "news/0/encode", "chosen": "n1"}}}),
+            json!({"at": 9000, "jobFails": {"job": "other/0/x"}}),
+            json!({"at": 9000, "cordon": "n2"}),
+        ]))
+        .expect("it plays");
+        assert_eq!((recorded.steps, recorded.decisions), (3, 1));
+        assert_eq!(recorded.left_out.len(), 3, "{:#?}", recorded.left_out);
+        assert!(recorded.left_out[1].contains("\"chosen\":\"n1\""));
+        let text = &recorded.text;
+        assert!(
+            text.starts_with("# left out: a step without words\n"),
+            "{text}"
+        );
+        assert!(text.contains("at: 1s500ms, nodeDies: n1"), "{text}");
+        let run = run_file("incident.yaml", text, Options::default());
+        assert_eq!(run.exit_code(), 0, "{}", run.report());
+        let trees: Vec<Value> = greenroom_manifest::read("incident.yaml", text).expect("YAML");
+        let schema = crate::schema();
+        assert_eq!(
+            greenroom_manifest::schema::check::fault(&schema, &trees[0]),
+            None
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let mut recording = recording(Vec::new());
+        recording.settings = json!({"nonsense": 1});
+        let told = recorded(recording).expect_err("it cannot be read");
+        assert!(told.contains("nonsense"), "{told}");
+    }
+}
