@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use futures::FutureExt;
 use greenroom_policy::event::ConnectionState;
@@ -23,12 +23,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::callbacks::{CallbackResult, Callbacks, callback_name};
+use crate::checks::{self, Checks};
 use crate::clock::Clock;
 use crate::error::{EndError, RunError};
 use crate::handle::{AutoManager, InstancePhase};
 use crate::line::Line;
 use crate::listen;
 use crate::outbox::Outbox;
+use crate::record::Recorder;
 use crate::run::End;
 
 /// Inputs that wait to be handled. A full channel holds the feeds back; API calls are refused.
@@ -56,6 +58,10 @@ pub(crate) struct Shared {
     /// Written by the loop alone.
     pub(crate) policy: RwLock<Policy>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What the policy found wrong with itself (METR-08).
+    pub(crate) checks: Mutex<Checks>,
+    /// What happened lately (SCEN-12).
+    pub(crate) recorder: Mutex<Recorder>,
 }
 
 /// What the loop is made of, besides the policy.
@@ -65,6 +71,8 @@ pub(crate) struct Parts<L> {
     pub(crate) callbacks: Arc<dyn Callbacks>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) signal: CancellationToken,
+    /// The tree from which the policy's settings were read.
+    pub(crate) settings: serde_json::Value,
 }
 
 pub(crate) struct Driver<L> {
@@ -115,6 +123,8 @@ impl<L: Line> Driver<L> {
         let shared = Arc::new(Shared {
             policy: RwLock::new(parts.policy),
             clock: parts.clock,
+            checks: Mutex::default(),
+            recorder: Mutex::new(Recorder::new(parts.settings)),
         });
         let instance = AutoManager::new(
             Arc::clone(&shared),
@@ -171,6 +181,7 @@ impl<L: Line> Driver<L> {
 
     /// Runs until the channel is closed, then settles the handle.
     pub(crate) async fn run(mut self) {
+        self.feeds.spawn(checks::run(Arc::clone(&self.shared)));
         loop {
             while let Some(event) = self.own.pop_front() {
                 self.step(event);
@@ -276,7 +287,13 @@ impl<L: Line> Driver<L> {
                 .policy
                 .write()
                 .unwrap_or_else(PoisonError::into_inner);
+            let recorder = self.shared.recorder.lock();
+            let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
+            recorder.before(now, &event, &policy);
             policy.handle(now, event, &mut effects);
+            for effect in effects.as_slice() {
+                recorder.after(now, effect, &policy);
+            }
             InstancePhase::of(&policy)
         };
         self.phase.send_if_modified(|current| {

@@ -19,7 +19,9 @@ use greenroom_types::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolNam
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
 
+use crate::checks::Checks;
 use crate::handle::AutoManager;
+use crate::record::Recording;
 
 // === impl AutoManager: mirrors ===
 
@@ -114,6 +116,24 @@ impl AutoManager {
     pub fn metrics(&self) -> Metrics {
         let now = self.shared.clock.now();
         self.read(|policy| policy.metrics(now))
+    }
+
+    /// The last minutes as the parts of a scenario (SCEN-12); none when there was no calm moment to
+    /// begin from, or the fleet is too large.
+    #[must_use]
+    pub fn recording(&self, minutes: u64) -> Option<Recording> {
+        let now = self.shared.clock.now();
+        let recorder = self.shared.recorder.lock();
+        recorder
+            .unwrap_or_else(PoisonError::into_inner)
+            .recording(now, minutes)
+    }
+
+    /// What the policy found wrong with itself so far (METR-08).
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        let checks = self.shared.checks.lock();
+        checks.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// True for a bundle of which nothing is placed any more (CEIL-07).

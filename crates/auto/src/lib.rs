@@ -12,6 +12,7 @@
 //! See `examples/embed.rs` for a whole program.
 
 mod callbacks;
+mod checks;
 mod clock;
 mod driver;
 mod error;
@@ -20,17 +21,20 @@ mod handle;
 mod line;
 mod listen;
 mod outbox;
+mod record;
 mod run;
 mod settings;
 mod supervise;
 
 pub use callbacks::{CallbackResult, Callbacks, NoCallbacks, Rejection, Spot, callback_name};
+pub use checks::Checks;
 pub use clock::{Clock, SystemClock};
 pub use error::{CallError, EndError, RunError};
 pub use greenroom_policy as policy;
 pub use greenroom_types as types;
 pub use handle::{Answer, AutoManager, InstancePhase};
 pub use listen::{CallbackStream, Heard};
+pub use record::Recording;
 pub use run::RunHandle;
 pub use settings::Settings;
 pub use supervise::{Current, Supervisor, supervise};

@@ -98,6 +98,7 @@ impl AutoManager {
             callbacks: settings.callbacks,
             clock: settings.clock,
             signal: settings.signal.child_token(),
+            settings: settings.tree.clone(),
         });
         driver.begin(&instance);
         driver.step(Event::ConnectionState(ConnectionState::Connecting));

@@ -1,15 +1,18 @@
 //! Client of the API, for the command line and for tests. One connection per request: the server is
 //! on this machine, and a tool asks once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use greenroom_auto::Recording;
 use greenroom_placement::Findings;
 use greenroom_policy::effect::PlacementInfo;
 use greenroom_policy::getters::Admission;
+use greenroom_policy::migration::MigrationState;
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics};
-use greenroom_types::JobId;
 use greenroom_types::bundle::Bundle;
+use greenroom_types::{JobId, PoolName, TemplateName};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -171,6 +174,38 @@ impl Client {
     /// See [`ClientError`].
     pub async fn placements(&self) -> Result<Vec<PlacementInfo>, ClientError> {
         self.get("/v1/placements").await
+    }
+
+    /// The configured pools, in order.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pools(&self) -> Result<Vec<PoolName>, ClientError> {
+        self.get("/v1/pools").await
+    }
+
+    /// The images of each template.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn templates(&self) -> Result<BTreeMap<TemplateName, Vec<String>>, ClientError> {
+        self.get("/v1/templates").await
+    }
+
+    /// Migrations under way, and the last that ended, by the time of their beginning.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn migrations(&self) -> Result<Vec<MigrationState>, ClientError> {
+        self.get("/v1/migrations").await
+    }
+
+    /// The last minutes as the parts of a scenario.
+    ///
+    /// # Errors
+    /// `nothingRecorded` with status 409.
+    pub async fn recording(&self, minutes: u64) -> Result<Recording, ClientError> {
+        self.get(&format!("/v1/recording/{minutes}")).await
     }
 
     /// Nodes of the mirror.

@@ -23,6 +23,7 @@ pub mod api;
 pub mod client;
 mod failure;
 mod feed;
+mod prometheus;
 mod routes;
 mod server;
 pub mod words;

@@ -1,5 +1,6 @@
 //! One function per call. Each reads its input, asks the instance, and answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -10,14 +11,15 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use greenroom_auto::{AutoManager, InstancePhase};
+use greenroom_auto::{AutoManager, InstancePhase, Recording};
 use greenroom_placement::Findings;
 use greenroom_policy::effect::PlacementInfo;
 use greenroom_policy::getters::Admission;
-use greenroom_policy::{ApiAnswer, ApiCall, Metrics};
+use greenroom_policy::migration::{MigrationPhase, MigrationState};
+use greenroom_policy::{ApiAnswer, ApiCall, Metrics, Policy};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::job::JobState;
-use greenroom_types::{BundleId, JobId};
+use greenroom_types::{BundleId, JobId, PoolName, TemplateName, tree};
 use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
@@ -26,6 +28,7 @@ use crate::api::{
     Why,
 };
 use crate::failure::Failure;
+use crate::prometheus::{self, Shown};
 use crate::server::Shared;
 use crate::{feed, words};
 
@@ -36,6 +39,7 @@ type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
+        .route("/metrics", get(exposition))
         .route("/v1/why/{job_id}", get(why))
         .route("/v1/place", post(place))
         .route("/v1/validate", post(validate))
@@ -46,6 +50,10 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/placements", get(placements))
         .route("/v1/nodes", get(nodes))
         .route("/v1/bundles", get(bundles))
+        .route("/v1/pools", get(pools))
+        .route("/v1/templates", get(templates))
+        .route("/v1/migrations", get(migrations))
+        .route("/v1/recording/{minutes}", get(recording))
         .route("/v1/callbacks", get(feed::callbacks))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
@@ -208,22 +216,72 @@ async fn metrics(State(shared): Ctx) -> Answer<Metrics> {
     Ok(Json(present(&shared)?.metrics()))
 }
 
-async fn pending(State(shared): Ctx) -> Answer<Pending> {
-    Ok(Json(live(&shared)?.read(|policy| {
-        let scheduled = policy.pending_placements();
-        let waits = |job_id: &JobId| scheduled.iter().any(|it| it.job_id == *job_id);
-        let unplaced = policy
-            .jobs()
-            .filter(|job| job.state != JobState::Post)
-            .map(|job| &job.job.job_id)
-            .filter(|job_id| policy.node_for_job(job_id).is_none() && !waits(job_id))
-            .cloned()
-            .collect();
-        Pending {
-            unplaced,
-            scheduled,
+/// For scrapers: never an error, so that a control plane that is not in service is seen as such.
+async fn exposition(State(shared): Ctx) -> Response {
+    let shown = live(&shared).ok().map(|instance| {
+        let pending = instance.read(unplaced);
+        let is_over = |phase| matches!(phase, MigrationPhase::Done | MigrationPhase::Aborted);
+        let migrations = instance.migrations();
+        Shown {
+            metrics: instance.metrics(),
+            checks: instance.checks(),
+            jobs_unplaced: pending.unplaced.len(),
+            jobs_scheduled: pending.scheduled.len(),
+            migrations: migrations.iter().filter(|it| !is_over(it.phase)).count(),
         }
+    });
+    let kind = [(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)];
+    (kind, prometheus::page(shown.as_ref())).into_response()
+}
+
+async fn pools(State(shared): Ctx) -> Answer<Vec<PoolName>> {
+    Ok(Json(live(&shared)?.read(|policy| {
+        let pools = policy.settings().placement_pools.iter();
+        pools.map(|pool| pool.name.clone()).collect()
     })))
+}
+
+async fn templates(State(shared): Ctx) -> Answer<BTreeMap<TemplateName, Vec<String>>> {
+    let instance = live(&shared)?;
+    Ok(Json(
+        instance.read(|policy| policy.settings().template_images.clone()),
+    ))
+}
+
+async fn migrations(State(shared): Ctx) -> Answer<Vec<MigrationState>> {
+    Ok(Json(live(&shared)?.migrations()))
+}
+
+async fn recording(State(shared): Ctx, Path(minutes): Path<String>) -> Answer<Recording> {
+    let Ok(minutes) = minutes.parse() else {
+        let message = format!("{minutes:?} is no whole number of minutes");
+        return Err(Failure::bad_request(message));
+    };
+    live(&shared)?.recording(minutes).map(Json).ok_or_else(|| {
+        let message = "there was no calm moment to begin a recording from, or the fleet has more \
+                       than 2000 nodes";
+        Failure::new(StatusCode::CONFLICT, "nothingRecorded", message)
+    })
+}
+
+async fn pending(State(shared): Ctx) -> Answer<Pending> {
+    Ok(Json(live(&shared)?.read(unplaced)))
+}
+
+fn unplaced(policy: &Policy) -> Pending {
+    let scheduled = policy.pending_placements();
+    let waits = |job_id: &JobId| scheduled.iter().any(|it| it.job_id == *job_id);
+    let unplaced = policy
+        .jobs()
+        .filter(|job| job.state != JobState::Post)
+        .map(|job| &job.job.job_id)
+        .filter(|job_id| policy.node_for_job(job_id).is_none() && !waits(job_id))
+        .cloned()
+        .collect();
+    Pending {
+        unplaced,
+        scheduled,
+    }
 }
 
 async fn placements(State(shared): Ctx) -> Answer<Vec<PlacementInfo>> {
@@ -307,15 +365,16 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Failu
             message,
         ));
     }
-    let mut reader = serde_json::Deserializer::from_slice(&body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        Failure::bad_request(format!("in {path}: {}", error.inner()))
-    })?;
-    reader
-        .end()
-        .map_err(|error| Failure::bad_request(error.to_string()))?;
-    Ok(value)
+    serde_json::from_slice(&body).map_err(|error| {
+        // What is no JSON is told as such; what is of another form, by key and in plain words.
+        let fault = serde_json::from_slice(&body)
+            .ok()
+            .and_then(|tree: serde_json::Value| tree::read::<T>(&tree).err());
+        Failure::bad_request(fault.map_or_else(
+            || format!("the body is no JSON that is read here: {error}"),
+            |fault| format!("in the body: {fault}"),
+        ))
+    })
 }
 
 #[cfg(test)]

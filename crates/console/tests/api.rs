@@ -301,7 +301,57 @@ async fn what_is_not_meant_for_it_is_refused_in_one_form() {
             "{answer}"
         );
     }
+    // What is of another form is told by key, in plain words.
+    let body = r#"{"bundle":{"pool":"p","jobs":"encode, mix"}}"#;
+    let length = body.len();
+    let request =
+        format!("POST /v1/validate HTTP/1.1\r\n{head}{json}content-length: {length}\r\n\r\n{body}");
+    let answer = raw(at, &request).await;
+    let words = "in the body: bundle.jobs: expected a list, found text";
+    assert!(answer.contains(words), "{answer}");
     served.end().await;
+}
+
+// spec: METR-09
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_pools_templates_and_migrations_are_served() {
+    let dir = TempDir::new().unwrap();
+    let manager = manager(&dir).await;
+    let instance = instance(&manager).await;
+    let served = Served::new(instance.clone()).await;
+    let request = "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n";
+    let page = raw(served.address, request).await;
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    assert!(
+        page.contains("content-type: text/plain; version=0.0.4"),
+        "{page}"
+    );
+    for line in [
+        "greenroom_control_live 1\n",
+        "# TYPE greenroom_placements_attempted_total counter\n",
+        "greenroom_pool_nodes{pool=\"studio\"} 0\n",
+        "greenroom_invariant_violations 0\n",
+    ] {
+        assert!(page.contains(line), "{line:?} is not in {page}");
+    }
+    let client = served.client();
+    assert_eq!(client.pools().await.unwrap(), ["studio".into()]);
+    assert!(client.templates().await.unwrap().is_empty());
+    instance
+        .set_template_images("news", vec!["img:1".to_owned()])
+        .await
+        .unwrap();
+    let templates = client.templates().await.unwrap();
+    assert_eq!(templates["news"], ["img:1"]);
+    assert_eq!(client.migrations().await.unwrap(), []);
+    served.end().await;
+
+    let nobody = Served::new(Nobody).await;
+    let page = raw(nobody.address, request).await;
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    assert!(page.ends_with("greenroom_control_live 0\n"), "{page}");
+    assert!(nobody.client().pools().await.is_err());
+    nobody.end().await;
 }
 
 #[tokio::test]

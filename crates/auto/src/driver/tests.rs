@@ -130,6 +130,7 @@ impl Bench {
         let (gate, gate_out) = watch::channel(true);
         let signal = CancellationToken::new();
         let (mut driver, instance, _) = Driver::new(Parts {
+            settings: tree,
             policy: Policy::new(settings, clock.now(), IdSource::seeded(1)),
             line: FakeLine {
                 sent: sent_in,
@@ -539,4 +540,52 @@ async fn a_policy_that_breaks_settles_the_handle() {
     let driver = bench.driver.take().unwrap();
     drop(driver);
     assert_eq!(bench.instance.ended().await, Err(EndError::Broken));
+}
+
+// spec: METR-08
+#[tokio::test]
+async fn the_policy_is_checked_from_time_to_time() {
+    let mut bench = Bench::silent();
+    bench.start();
+    bench.hydrate().await;
+    bench.announce("b1").await;
+    assert!(bench.instance.live().await);
+    for _ in 0..10_000 {
+        if bench.instance.checks().made >= 2 {
+            break;
+        }
+        bench.clock.advance(60_000);
+        tokio::task::yield_now().await;
+    }
+    let checks = bench.instance.checks();
+    assert!(checks.made >= 2, "{checks:?}");
+    assert_eq!((checks.found, checks.standing), (0, 0), "{checks:?}");
+}
+
+// spec: SCEN-12
+#[tokio::test]
+async fn what_happened_is_kept_as_steps_and_decisions() {
+    let mut bench = Bench::silent();
+    bench.start();
+    bench.hydrate().await;
+    assert!(bench.instance.live().await);
+    bench.instance.cordon_node("n1").await.unwrap();
+    bench.instance.uncordon_node("n1").await.unwrap();
+    assert!(bench.instance.cordon_node("nowhere").await.is_err());
+    bench.clock.advance(90_000);
+    bench.announce("b1").await;
+    assert!(is_start(&bench.sent.recv().await.unwrap(), "b1"));
+
+    let recording = bench.instance.recording(60).expect("a calm moment");
+    assert_eq!(recording.nodes[0]["id"], "n1");
+    assert!(recording.settings.get("url").is_none());
+    let steps = &recording.steps;
+    assert_eq!(steps[0]["cordon"], "n1", "{steps:#?}");
+    assert_eq!(steps[1]["uncordon"], "n1", "{steps:#?}");
+    let create = &steps[2]["createBundle"];
+    assert_eq!(create["bundleId"], "b1", "{steps:#?}");
+    let decided = steps.last().expect("steps");
+    assert_eq!(decided["expect"]["trace"]["chosen"], "n1", "{steps:#?}");
+    assert_eq!(decided["at"], 90_000, "{steps:#?}");
+    assert_eq!(steps.len(), 4, "what was refused is not kept: {steps:#?}");
 }
