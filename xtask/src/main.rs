@@ -1,5 +1,6 @@
 //! Checks and chores of the project: `cargo xtask NAME`.
 
+mod bench;
 mod crash;
 mod explore;
 mod tidy;
@@ -17,6 +18,8 @@ struct Args {
 enum Task {
     /// Checks the rules of the repository that no compiler checks.
     Tidy,
+    /// Runs the benchmarks, each against a baseline in the same run.
+    Bench(bench::Args),
     /// Runs a real Manager under load, kills it at random moments, restarts it and compares it with
     /// what was acknowledged.
     Crash(crash::Args),
@@ -27,6 +30,7 @@ enum Task {
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
         Task::Tidy => tidy::run(&root()),
+        Task::Bench(args) => bench::run(&root(), &args),
         Task::Crash(args) => crash::run(&root(), args),
         Task::Explore(args) => explore::run(args),
     }

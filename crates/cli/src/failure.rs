@@ -11,10 +11,12 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line or a file is wrong; nothing was changed.
     BadInput = 2,
-    /// The address to listen on is taken (API-01).
+    /// The address to listen on is taken (API-01), or `up` runs already on this folder.
     AddressTaken = 3,
     /// Another process holds the folder (STORE-01, WORK-07).
     Locked = 4,
+    /// A dry run found no place for a job.
+    NoPlace = 5,
     /// The store or journal is of a newer version (STORE-06, WORK-66).
     TooNew = 6,
     /// The folder has other files and no store (STORE-08).

@@ -1,6 +1,7 @@
 //! A whole installation on one machine: Manager and control plane in this process, workers as
 //! children. What `greenroom up` runs and what demonstrations are staged on.
 
+mod claim;
 mod processes;
 mod worker;
 
@@ -20,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use self::claim::Claim;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
 use crate::verbs::manager;
@@ -63,6 +65,8 @@ pub(crate) struct System {
     manager: Running,
     /// None while it is being started or ended.
     control: Option<Control>,
+    /// Held to the end: as long as this runs, no second one starts on the folder.
+    _claim: Claim,
 }
 
 /// The control plane with its HTTP API.
@@ -78,7 +82,8 @@ pub(crate) struct Control {
 impl Control {
     /// Takes the address, so that nothing is started when it is not to be had. Whoever connects
     /// before [`Control::start`] waits.
-    pub(crate) async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
+    /// `flag` is what changes the address.
+    pub(crate) async fn bind(listen: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
         if !listen.ip().is_loopback() {
             let text = format!(
                 "{listen} is no loopback address, and the control plane's API has no credentials: \
@@ -88,7 +93,7 @@ impl Control {
         }
         TcpListener::bind(listen)
             .await
-            .map_err(|error| cannot_serve(listen, &error))
+            .map_err(|error| cannot_serve("control plane", listen, &error, flag))
     }
 
     /// Runs the control plane against a Manager.
@@ -98,9 +103,7 @@ impl Control {
         listener: TcpListener,
     ) -> Result<Self, Failure> {
         settings["url"] = manager.into();
-        let address = listener
-            .local_addr()
-            .map_err(|error| cannot_serve(SocketAddr::from(([127, 0, 0, 1], 0)), &error))?;
+        let address = address_of(&listener)?;
         let supervisor = supervise(greenroom_auto::Settings::new(settings)).map_err(|error| {
             Failure::bad_input(format!("the control plane's settings are wrong:\n{error}"))
         })?;
@@ -142,12 +145,35 @@ impl Control {
     }
 }
 
-fn cannot_serve(listen: SocketAddr, error: &std::io::Error) -> Failure {
+/// The address of a listener that is bound.
+fn address_of(listener: &TcpListener) -> Result<SocketAddr, Failure> {
+    listener
+        .local_addr()
+        .map_err(|error| Failure::failed(format!("the control plane has no address: {error}")))
+}
+
+fn cannot_serve(what: &str, listen: SocketAddr, error: &std::io::Error, flag: &str) -> Failure {
     let text = format!(
-        "cannot serve the control plane at {listen}: {error}; stop what listens there, or choose \
-         another address"
+        "cannot serve the {what} at {listen}: {error}; stop what listens there, or choose another \
+         address with {flag}"
     );
     Failure::new(Exit::AddressTaken, text)
+}
+
+/// Takes the control plane's address. Where it is not to be had, the Manager's is looked at as well,
+/// so that whoever starts a second installation is told both flags at once.
+async fn bind_control(plan: &Plan) -> Result<TcpListener, Failure> {
+    let mut failure = match Control::bind(plan.control, "--control-listen").await {
+        Ok(listener) => return Ok(listener),
+        Err(failure) => failure,
+    };
+    if failure.exit == Exit::AddressTaken
+        && let Err(error) = TcpListener::bind(plan.listen).await
+    {
+        let manager = cannot_serve("Manager", plan.listen, &error, "--listen");
+        failure.message = format!("{}\n{}", manager.message, failure.message);
+    }
+    Err(failure)
 }
 
 // === impl System ===
@@ -160,11 +186,13 @@ impl System {
         status_log: StatusLog,
         stop: impl Future<Output = ()>,
     ) -> Result<Self, Failure> {
-        let listener = Control::bind(plan.control).await?;
+        claim::refuse_second(&plan.data)?;
+        let listener = bind_control(&plan).await?;
         let mut settings = greenroom_manager::Settings::new(plan.data.join("manager"), plan.listen);
         settings.member_name = "local".to_owned();
         let manager = manager::start(settings, status_log).await?;
         let address = manager.address().to_string();
+        let claim = Claim::take(&plan.data, manager.address(), address_of(&listener)?)?;
         let url = format!("http://{address}");
         let client = Client::connect(greenroom_sdk::Settings::new([url.as_str()])).await?;
         let mut system = Self {
@@ -174,6 +202,7 @@ impl System {
             url,
             manager,
             control: None,
+            _claim: claim,
         };
         let populated = tokio::select! {
             populated = system.populate(&address, listener) => populated,

@@ -95,9 +95,26 @@ struct Applied<'a> {
 #[derive(Debug, Default)]
 struct Findings {
     errors: Vec<Problem>,
-    warnings: Vec<Problem>,
-    /// Those of the warnings that say that no node can run a job.
-    unmet: Vec<Problem>,
+    warnings: Vec<Warning>,
+}
+
+/// One warning.
+#[derive(Debug)]
+struct Warning {
+    problem: Problem,
+    /// It says that no node can run a job.
+    is_unmet: bool,
+}
+
+// === impl Findings ===
+
+impl Findings {
+    /// Tells the warnings that are wanted.
+    fn warn(&self, wanted: impl Fn(&Warning) -> bool) {
+        for warning in self.warnings.iter().filter(|warning| wanted(warning)) {
+            say(&format!("warning: {}", warning.problem));
+        }
+    }
 }
 
 /// True for a need that nothing offers.
@@ -142,15 +159,11 @@ async fn check_needs(
             )
         };
         found.errors.extend(findings.errors.iter().map(at));
-        found.warnings.extend(findings.warnings.iter().map(at));
-        let unmet = findings
-            .warnings
-            .iter()
-            .filter(|finding| is_unmet(finding.code));
-        found.unmet.extend(unmet.map(at));
-    }
-    for warning in &found.warnings {
-        say(&format!("warning: {warning}"));
+        let warnings = findings.warnings.iter().map(|finding| Warning {
+            problem: at(finding),
+            is_unmet: is_unmet(finding.code),
+        });
+        found.warnings.extend(warnings);
     }
     Ok(found)
 }
@@ -163,11 +176,15 @@ impl Apply {
         if !self.skip_validation {
             let without = "submit with --skip-validation";
             let found = check_needs(&self.control, &manifests, without).await?;
+            // What is refused below is told there, and not twice.
+            found.warn(|warning| self.allow_unmet || !warning.is_unmet);
             if !found.errors.is_empty() {
                 return Err(refuse(&found.errors));
             }
-            if !found.unmet.is_empty() && !self.allow_unmet {
-                return Err(refuse(&found.unmet)
+            let unmet = found.warnings.into_iter().filter(|it| it.is_unmet);
+            let unmet: Vec<Problem> = unmet.map(|it| it.problem).collect();
+            if !unmet.is_empty() && !self.allow_unmet {
+                return Err(refuse(&unmet)
                     .hint("submit with --allow-unmet if a server that can run it will join"));
             }
         }
@@ -413,6 +430,7 @@ impl Validate {
                 if !self.offline {
                     let without = "check the form alone with --offline";
                     found = check_needs(&self.control, &manifests, without).await?;
+                    found.warn(|_| true);
                 }
             }
             Err(problems) => found.errors = problems,
@@ -424,7 +442,7 @@ impl Validate {
                 "ok": is_ok,
                 "bundles": count,
                 "errors": found.errors.iter().map(as_json).collect::<Vec<_>>(),
-                "warnings": found.warnings.iter().map(as_json).collect::<Vec<_>>(),
+                "warnings": found.warnings.iter().map(|it| as_json(&it.problem)).collect::<Vec<_>>(),
             }))?;
         } else if is_ok {
             let are = if count == 1 { " is" } else { "s are" };

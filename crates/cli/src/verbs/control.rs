@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use greenroom_console::Client;
-use greenroom_console::api::PlaceRequest;
+use greenroom_console::api::{PlaceRequest, Placed};
 use greenroom_console::client::ClientError;
 use greenroom_manifest::Problem;
+use greenroom_placement::Decision;
 use greenroom_sdk::types::JobId;
+use serde::Serialize;
 
 use super::files::{read_all, read_text, refuse};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::local;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -58,7 +60,8 @@ pub(crate) struct Why {
     control: Control,
 }
 
-/// Say where a bundle's jobs would be placed now. Changes nothing.
+/// Say where a bundle's jobs would be placed now, each by itself. Changes nothing; exit 0 when every
+/// job would have a place, 5 when one would not.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// Manifests, YAML or JSON; `-` for stdin.
@@ -72,6 +75,24 @@ pub(crate) struct Place {
     json: bool,
     #[command(flatten)]
     control: Control,
+}
+
+/// What is said of one job.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PlacedJob<'a> {
+    job_id: &'a JobId,
+    #[serde(flatten)]
+    placed: &'a Placed,
+}
+
+/// How a dry run ends: with a code of its own when a job has no place.
+pub(crate) fn no_room(without: &[String]) -> Outcome {
+    if without.is_empty() {
+        return Ok(());
+    }
+    let text = format!("no place now for {}", without.join(", "));
+    Err(Failure::new(Exit::NoPlace, text))
 }
 
 // === impl Control ===
@@ -162,7 +183,7 @@ impl Run {
         let tree = checked_settings(&self.config, self.manager.as_deref())?;
         let manager = tree["url"].as_str().unwrap_or_default().to_owned();
         let mut signals = Signals::install()?;
-        let listener = local::Control::bind(self.listen).await?;
+        let listener = local::Control::bind(self.listen, "--listen").await?;
         let control = local::Control::start(tree, &manager, listener)?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
@@ -195,6 +216,7 @@ impl Why {
 impl Place {
     pub(crate) async fn run(self) -> Outcome {
         let output = Output { json: self.json };
+        let mut without = Vec::new();
         for manifest in read_all(&self.files).map_err(|problems| refuse(&problems))? {
             let bundle = &manifest.bundle;
             for copy in 0..bundle.copies() {
@@ -209,15 +231,18 @@ impl Place {
                         })
                         .await
                         .map_err(|error| lost(&error))?;
-                    output.either(&placed, || {
-                        format!(
-                            "{}/{copy}/{}\n{}",
-                            bundle.bundle_id, job.job_name, placed.text
-                        )
-                    })?;
+                    let job_id = bundle.job_id(copy, &job.job_name);
+                    let told = PlacedJob {
+                        job_id: &job_id,
+                        placed: &placed,
+                    };
+                    output.either(&told, || format!("Job {job_id}:\n{}", placed.text))?;
+                    if matches!(placed.decision, Decision::Failure { .. }) {
+                        without.push(job_id.to_string());
+                    }
                 }
             }
         }
-        Ok(())
+        no_room(&without)
     }
 }

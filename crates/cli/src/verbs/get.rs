@@ -105,7 +105,8 @@ impl Printer {
         match self.kind {
             Kind::Bundles => {
                 let bundles = client.list_bundles().await?;
-                self.output.either(&bundles, || self.bundles(&bundles))
+                let rows: Vec<BundleRow<'_>> = bundles.iter().map(BundleRow::of).collect();
+                self.output.either(&rows, || self.bundles(&rows))
             }
             Kind::Jobs => {
                 let jobs = all_jobs(client).await?;
@@ -118,22 +119,28 @@ impl Printer {
         }
     }
 
-    fn bundles(&self, bundles: &[BundleStatus]) -> String {
-        let mut table = Table::new(&["BUNDLE", "STATE", "COPIES", "JOBS", "POOL", "REVISION"]);
-        for status in bundles {
-            let bundle = &status.bundle;
-            let state = match bundle.state {
-                BundleState::Live => "live",
-                BundleState::Deleting => "deleting",
-            };
-            table.row(vec![
+    fn bundles(&self, rows: &[BundleRow<'_>]) -> String {
+        let mut heading = vec!["BUNDLE", "STATE", "COPIES", "JOBS", "POOL", "REVISION"];
+        let has_causes = rows.iter().any(|row| row.cause.is_some());
+        if has_causes {
+            heading.push("CAUSE");
+        }
+        let mut table = Table::new(&heading);
+        for row in rows {
+            let bundle = &row.status.bundle;
+            let mut cells = vec![
                 bundle.bundle_id.to_string(),
-                state.to_owned(),
+                row.state.to_owned(),
                 bundle.copies().to_string(),
                 bundle.jobs.len().to_string(),
                 bundle.pool.to_string(),
                 bundle.revision.to_string(),
-            ]);
+            ];
+            if has_causes {
+                let cause = row.cause.as_deref().unwrap_or_default();
+                cells.push(cause.lines().next().unwrap_or_default().to_owned());
+            }
+            table.row(cells);
         }
         table.render()
     }
@@ -199,6 +206,47 @@ impl Printer {
             table.row(cells);
         }
         table.render()
+    }
+}
+
+/// One line about a bundle.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BundleRow<'a> {
+    #[serde(flatten)]
+    status: &'a BundleStatus,
+    /// `live`, `broken` or `deleting`.
+    state: &'static str,
+    /// Why it is broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
+}
+
+// === impl BundleRow ===
+
+impl<'a> BundleRow<'a> {
+    /// A bundle is broken when an essential job of it has its verdict (CEIL-05, CEIL-14): nothing of
+    /// it is placed any more, until it is applied again.
+    fn of(status: &'a BundleStatus) -> Self {
+        let is_essential = |name: &str| {
+            let spec = status.bundle.job(name);
+            spec.is_some_and(|spec| spec.requirements.essential)
+        };
+        let cause = status.jobs.iter().find_map(|job| {
+            let verdict = job.terminal_state.as_ref()?;
+            is_essential(job.job_name.as_str())
+                .then(|| format!("job {}: {}", job.job_id, verdict.reason))
+        });
+        let state = match (status.bundle.state, &cause) {
+            (BundleState::Deleting, _) => "deleting",
+            (BundleState::Live, Some(_)) => "broken",
+            (BundleState::Live, None) => "live",
+        };
+        Self {
+            status,
+            state,
+            cause: cause.filter(|_| state == "broken"),
+        }
     }
 }
 
@@ -324,7 +372,8 @@ impl Describe {
                     .into_iter()
                     .filter(|row| status.jobs.iter().any(|job| job.job_id == row.job_id))
                     .collect();
-                output.either(&status, || describe_bundle(&status, &jobs))
+                let row = BundleRow::of(&status);
+                output.either(&row, || describe_bundle(&row, &jobs))
             }
             Kind::Jobs => {
                 let job = client.job_history(&self.id).await?.ok_or_else(|| {
@@ -351,15 +400,21 @@ impl Describe {
     }
 }
 
-fn describe_bundle(status: &BundleStatus, jobs: &[JobRow]) -> String {
+fn describe_bundle(row: &BundleRow<'_>, jobs: &[JobRow]) -> String {
+    let status = row.status;
     let bundle = &status.bundle;
-    let mut text = format!(
-        "bundle    {}\npool      {}\ncopies    {}\nrevision  {}\n",
-        bundle.bundle_id,
+    let mut text = format!("bundle    {}\nstate     {}\n", bundle.bundle_id, row.state);
+    if let Some(cause) = &row.cause {
+        text.push_str(&format!(
+            "cause     {cause}\n          nothing of it is placed until it is applied again\n"
+        ));
+    }
+    text.push_str(&format!(
+        "pool      {}\ncopies    {}\nrevision  {}\n",
         bundle.pool,
         bundle.copies(),
         bundle.revision
-    );
+    ));
     if !bundle.description.is_empty() {
         text.push_str(&format!("about     {}\n", bundle.description));
     }
@@ -513,4 +568,79 @@ fn describe_node(node: &NodeInfo) -> String {
     text.push('\n');
     text.push_str(&table.render());
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_sdk::types::bundle::{Bundle, BundleJob, BundleJobStatus};
+    use greenroom_sdk::types::job::TerminalState;
+
+    use super::*;
+
+    /// A bundle with an essential job and one that is not; `failed` has its verdict.
+    fn status(failed: &str) -> BundleStatus {
+        let mut extra = BundleJob {
+            job_name: "extra".into(),
+            ..BundleJob::default()
+        };
+        extra.requirements.essential = false;
+        let main = BundleJob {
+            job_name: "main".into(),
+            ..BundleJob::default()
+        };
+        let jobs = ["main", "extra"].map(|name| BundleJobStatus {
+            job_id: format!("news.0.{name}").into(),
+            replica_index: 0,
+            job_name: name.into(),
+            dormant: false,
+            terminal_state: (name == failed).then(|| TerminalState {
+                reason: "it failed 7 times within an hour\nand more".to_owned(),
+                by: "auto".to_owned(),
+                at: Wall(0),
+            }),
+        });
+        BundleStatus {
+            bundle: Bundle {
+                bundle_id: "news".into(),
+                pool: "local".into(),
+                jobs: vec![main, extra],
+                ..Bundle::default()
+            },
+            jobs: jobs.into(),
+            lease_expires_at: None,
+        }
+    }
+
+    #[test]
+    fn a_broken_bundle_is_called_broken_with_its_cause_in_every_form() {
+        let broken = status("main");
+        let row = BundleRow::of(&broken);
+        let printer = Printer {
+            kind: Kind::Bundles,
+            wide: false,
+            output: Output { json: false },
+        };
+        let cause = "job news.0.main: it failed 7 times within an hour";
+        let list = printer.bundles(std::slice::from_ref(&row));
+        assert!(list.contains("broken") && list.contains(cause), "{list}");
+        assert!(!list.contains("and more"), "one line for each: {list}");
+        let told = describe_bundle(&row, &[]);
+        assert!(told.contains("state     broken\n"), "{told}");
+        assert!(told.contains(cause) && told.contains("and more"), "{told}");
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["state"], "broken");
+        assert!(json["cause"].as_str().unwrap().starts_with(cause), "{json}");
+        assert_eq!(json["bundle"]["bundleId"], "news");
+
+        let mut ending = status("main");
+        ending.bundle.state = BundleState::Deleting;
+        let row = BundleRow::of(&ending);
+        assert_eq!((row.state, &row.cause), ("deleting", &None));
+        for fine in [status("extra"), status("")] {
+            let row = BundleRow::of(&fine);
+            assert_eq!((row.state, &row.cause), ("live", &None));
+            let list = printer.bundles(&[row]);
+            assert!(!list.contains("CAUSE"), "{list}");
+        }
+    }
 }

@@ -8,9 +8,9 @@ use greenroom_policy::getters::Admission;
 use greenroom_policy::metrics::Metrics;
 use serde::Serialize;
 
-use super::control::{Control, lost};
+use super::control::{Control, lost, no_room};
 use super::files::{read_all, refuse};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::output::{Output, Table, say, word};
 
 /// List where jobs were placed, the newest first.
@@ -34,7 +34,7 @@ pub(crate) struct ShowMetrics {
     ask: Ask,
 }
 
-/// Say whether bundles would find room now, each by itself. Changes nothing; exit 1 without room.
+/// Say whether bundles would find room now, each by itself. Changes nothing; exit 5 without room.
 #[derive(Debug, Args)]
 pub(crate) struct Admit {
     /// Manifests, YAML or JSON; `-` for stdin.
@@ -219,10 +219,7 @@ impl Admit {
         if !faults.is_empty() {
             return Err(refuse(&faults));
         }
-        if !without_room.is_empty() {
-            let text = format!("no room now for {}", without_room.join(", "));
-            return Err(Failure::failed(text).hint("`greenroom place --dry-run -f FILE` says why"));
-        }
-        Ok(())
+        no_room(&without_room)
+            .map_err(|failure| failure.hint("`greenroom place --dry-run -f FILE` says why"))
     }
 }

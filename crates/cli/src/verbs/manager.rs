@@ -68,7 +68,11 @@ pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<R
                     _ => Exit::DiskFailed,
                 },
             };
-            Failure::new(exit, chain(&error))
+            let failure = Failure::new(exit, chain(&error));
+            match exit {
+                Exit::AddressTaken => failure.hint("--listen HOST:PORT chooses another address"),
+                _ => failure,
+            }
         })
 }
 

@@ -1,14 +1,15 @@
 //! `greenroom migrate` and `abort-migration`: a running job changes its node.
 
 use clap::{Args, ValueEnum};
+use greenroom_auto::{Clock, SystemClock};
 use greenroom_console::client::ClientError;
-use greenroom_policy::migration::{MigrateOptions, MigrationPhase, Strategy};
+use greenroom_policy::migration::{MigrateOptions, MigrationPhase, MigrationState, Strategy};
 use greenroom_policy::{ApiAnswer, ApiCall, Callback};
-use greenroom_sdk::types::{JobId, MigrationId, NodeId};
+use greenroom_sdk::types::{JobId, MigrationId, NodeId, Wall};
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, say, word};
+use crate::output::{Output, Table, say, word};
 
 /// Move a running job to another node.
 #[derive(Debug, Args)]
@@ -42,6 +43,16 @@ pub(crate) struct AbortMigration {
     /// Why; it is kept with the migration.
     #[arg(long, default_value = "taken back by an operator")]
     reason: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    control: Control,
+}
+
+/// List migrations: those under way, and the last that ended.
+#[derive(Debug, Args)]
+pub(crate) struct Migrations {
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -174,5 +185,106 @@ impl AbortMigration {
         Output { json: self.json }.either(&told, || {
             format!("migration {} is not under way any more", self.migration)
         })
+    }
+}
+
+// === impl Migrations ===
+
+impl Migrations {
+    pub(crate) async fn run(self) -> Outcome {
+        let client = self.control.client();
+        let migrations = client.migrations().await.map_err(|error| lost(&error))?;
+        let now = SystemClock::new().now().wall;
+        Output { json: self.json }.either(&migrations, || table(&migrations, now))
+    }
+}
+
+/// Those under way first, each kind from the newest on.
+fn table(migrations: &[MigrationState], now: Wall) -> String {
+    if migrations.is_empty() {
+        return "no migration is under way, and none ended lately".to_owned();
+    }
+    let mut rows: Vec<&MigrationState> = migrations.iter().collect();
+    rows.sort_by_key(|it| (is_over(it.phase), std::cmp::Reverse(it.started_at)));
+    let mut table = Table::new(&["MIGRATION", "JOB", "PHASE", "AGE", "FROM", "TO", "NOTE"]);
+    for it in rows {
+        let target = it.target_node_id.as_ref().map(ToString::to_string);
+        table.row(vec![
+            it.migration_id.to_string(),
+            it.source_job_id.to_string(),
+            word(&it.phase),
+            age(now.since(it.started_at)),
+            it.source_node_id.to_string(),
+            target.unwrap_or_else(|| "-".to_owned()),
+            it.abort_reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table.render()
+}
+
+const fn is_over(phase: MigrationPhase) -> bool {
+    matches!(phase, MigrationPhase::Done | MigrationPhase::Aborted)
+}
+
+/// Time since the beginning, in the two largest units. The two clocks may differ a little.
+fn age(ms: i64) -> String {
+    let seconds = ms.max(0) / 1000;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds}s"),
+        (hours, minutes, _) => format!("{hours}h{minutes}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn migration(id: &str, phase: MigrationPhase, began_s: i64) -> MigrationState {
+        let over = phase == MigrationPhase::Aborted;
+        MigrationState {
+            migration_id: id.into(),
+            source_job_id: "news.0.encode".into(),
+            strategy: Strategy::Overlap,
+            source_role: "primary".into(),
+            target_role: "primary@1".into(),
+            source_node_id: "worker-1".into(),
+            target_node_id: over.then(|| "worker-2".into()),
+            started_at: Wall(began_s * 1000),
+            phase,
+            phase_history: Vec::new(),
+            abort_reason: over.then(|| "the target failed".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_comes_first_with_its_age() {
+        let list = [
+            migration("old", MigrationPhase::Aborted, 0),
+            migration("new", MigrationPhase::Launching, 3_600),
+        ];
+        let told = table(&list, Wall(3_725_000));
+        let lines: Vec<Vec<&str>> = told
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            lines[1],
+            ["new", "news.0.encode", "launching", "2m5s", "worker-1", "-"]
+        );
+        assert_eq!(
+            lines[2][..6],
+            [
+                "old",
+                "news.0.encode",
+                "aborted",
+                "1h2m",
+                "worker-1",
+                "worker-2"
+            ]
+        );
+        assert!(told.contains("the target failed"), "{told}");
+        assert!(table(&[], Wall(0)).contains("no migration"));
+        assert_eq!(age(-5), "0s");
     }
 }

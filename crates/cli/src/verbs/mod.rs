@@ -16,6 +16,7 @@ pub(crate) mod media;
 pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod scenario;
+pub(crate) mod schema;
 pub(crate) mod spares;
 pub(crate) mod up;
 pub(crate) mod worker;

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use greenroom_sdk::types::{NodeId, PoolName};
 
 use super::connect::Manager;
+use super::control::Control;
 use crate::failure::{Failure, Outcome};
 use crate::output::say;
 
@@ -31,6 +32,8 @@ enum Action {
         token_file: Option<PathBuf>,
         #[command(flatten)]
         manager: Manager,
+        #[command(flatten)]
+        control: Control,
     },
     /// Stop what runs on a slot's node and remove the slot.
     Deregister {
@@ -51,7 +54,11 @@ impl Node {
                 pool,
                 token_file,
                 manager,
+                control,
             } => {
+                if !pool.is_empty() {
+                    check_pool(&control, &PoolName::new(&pool)).await?;
+                }
                 let client = manager.connect().await?;
                 let slot = client
                     .register_cluster_node(name, PoolName::new(pool))
@@ -96,6 +103,31 @@ impl Node {
                     },
                 )
             }
+        }
+    }
+}
+
+/// Refuses a pool that the control plane does not know: nothing would ever be placed on the node.
+/// Only it knows the pools; where it does not answer, that is said and the node registered.
+async fn check_pool(control: &Control, pool: &PoolName) -> Outcome {
+    match control.client().pools().await {
+        Ok(pools) if pools.contains(pool) => Ok(()),
+        Ok(pools) => {
+            let names: Vec<&str> = pools.iter().map(PoolName::as_str).collect();
+            let known = match names.as_slice() {
+                [] => "the control plane has no pool".to_owned(),
+                names => format!("its pools are {}", names.join(", ")),
+            };
+            let text = format!(
+                "the control plane knows no pool {:?}; {known}; nothing was registered",
+                pool.as_str()
+            );
+            Err(Failure::bad_input(text))
+        }
+        Err(error) => {
+            let pool = pool.as_str();
+            say(&format!("warning: pool {pool:?} was not checked: {error}"));
+            Ok(())
         }
     }
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use greenroom_sim::{Keep, Options, Outcome as Played, check_file, run_file};
 
+use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, say};
 
-/// Play or check scenario files.
+/// Play, check or record scenario files.
 #[derive(Debug, Args)]
 pub(crate) struct Scenario {
     #[command(subcommand)]
@@ -29,6 +30,21 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Write the last minutes of a running control plane as a scenario, so that an incident becomes
+    /// a test. Of jobs it has names and needs, not what they run.
+    Record {
+        /// How many minutes; at least the time since the last calm moment before.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+        minutes: u64,
+        /// Name of the scenario.
+        #[arg(long, default_value = "incident")]
+        name: String,
+        /// Where to write it; default: stdout.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Read files without playing them.
     Check {
         /// Files, or folders whose `.yaml` files are read.
@@ -43,12 +59,50 @@ enum Action {
 // === impl Scenario ===
 
 impl Scenario {
-    pub(crate) fn run(self) -> Outcome {
+    pub(crate) async fn run(self) -> Outcome {
         match self.action {
+            Action::Record {
+                minutes,
+                name,
+                output,
+                control,
+            } => record(minutes, name, output.as_deref(), &control).await,
             Action::Run { files, trace, json } => play(&files, trace, json),
             Action::Check { files, json } => check(&files, Output { json }),
         }
     }
+}
+
+async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Control) -> Outcome {
+    let recording = control.client().recording(minutes).await;
+    let recording = recording.map_err(|error| lost(&error))?;
+    let recorded = greenroom_sim::recorded(greenroom_sim::Recording {
+        name,
+        start: recording.start,
+        settings: recording.settings,
+        nodes: recording.nodes,
+        bundles: recording.bundles,
+        steps: recording.steps,
+        left_out: recording.left_out,
+    })
+    .map_err(|problem| Failure::failed(format!("the recording cannot be played: {problem}")))?;
+    match file {
+        None => Output { json: false }.text(recorded.text.trim_end())?,
+        Some(file) => std::fs::write(file, &recorded.text).map_err(|error| {
+            Failure::failed(format!("cannot write {}: {error}", file.display()))
+        })?,
+    }
+    say(&format!(
+        "{} steps from {} on, {} of them decisions",
+        recorded.steps, recording.start, recorded.decisions
+    ));
+    if !recorded.left_out.is_empty() {
+        say(&format!(
+            "{} left out; the file says which and why",
+            recorded.left_out.len()
+        ));
+    }
+    Ok(())
 }
 
 /// Exit 0 when all hold, 1 when one falls short, 2 when one cannot be read.

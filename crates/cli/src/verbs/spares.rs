@@ -1,6 +1,7 @@
 //! `greenroom spares` and `templates`: live changes of what the control plane keeps ready. They hold
 //! until it ends; the next one begins with its settings again.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -63,7 +64,7 @@ enum SparesAction {
     },
 }
 
-/// Templates: change which images belong to one.
+/// Templates: list them with their images, change which images belong to one.
 #[derive(Debug, Args)]
 pub(crate) struct Templates {
     #[command(subcommand)]
@@ -72,6 +73,14 @@ pub(crate) struct Templates {
 
 #[derive(Debug, Subcommand)]
 enum TemplatesAction {
+    /// List the templates and their images.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Replace the images of a template, until the control plane ends.
     Set {
         /// The template.
@@ -255,12 +264,19 @@ fn names(text: &str) -> Vec<TemplateName> {
 
 impl Templates {
     pub(crate) async fn run(self) -> Outcome {
-        let TemplatesAction::Set {
-            template,
-            images,
-            json,
-            control,
-        } = self.action;
+        let (template, images, json, control) = match self.action {
+            TemplatesAction::List { json, control } => {
+                let templates = control.client().templates().await;
+                let templates = templates.map_err(|error| lost(&error))?;
+                return Output { json }.either(&templates, || list_templates(&templates));
+            }
+            TemplatesAction::Set {
+                template,
+                images,
+                json,
+                control,
+            } => (template, images, json, control),
+        };
         let call = ApiCall::SetTemplateImages {
             template: template.clone(),
             refs: images.clone(),
@@ -274,4 +290,18 @@ impl Templates {
             count => format!("template {template} has {count} images"),
         })
     }
+}
+
+/// One line for each image.
+fn list_templates(templates: &BTreeMap<TemplateName, Vec<String>>) -> String {
+    if templates.is_empty() {
+        return "there is no template with images".to_owned();
+    }
+    let mut table = Table::new(&["TEMPLATE", "IMAGE"]);
+    for (template, images) in templates {
+        for image in images {
+            table.row(vec![template.to_string(), image.clone()]);
+        }
+    }
+    table.render()
 }

@@ -100,7 +100,8 @@ async fn a_control_plane_of_its_own_places_jobs() {
         "--token-file",
         token,
     ];
-    run(&[&register[..], &["--manager", &url]].concat()).ok();
+    let nowhere = ["--control", "http://127.0.0.1:1"];
+    run(&[&register[..], &["--manager", &url], &nowhere].concat()).ok();
     let mut worker = greenroom();
     worker.args([
         "worker",

@@ -47,6 +47,21 @@ fn a_taken_address_is_code_3_and_nothing_is_made() {
         finish(up.args(args)).refused(3, &words);
     }
     assert!(!data.exists());
+    // With both taken, both flags are told at once.
+    let mut up = Up::command(folder.path(), &[]);
+    let args: Vec<_> = up.get_args().map(|arg| arg.to_owned()).collect();
+    let both = args.iter().map(|arg| match arg.to_str() {
+        Some("127.0.0.1:0") => address.clone().into(),
+        _ => arg.clone(),
+    });
+    up = greenroom();
+    let words = [
+        &format!("cannot serve the Manager at {address}"),
+        "another address with --listen",
+        &format!("cannot serve the control plane at {address}"),
+        "another address with --control-listen",
+    ];
+    finish(up.args(both)).refused(3, &words);
     assert_eq!(processes_on(folder.path()), []);
 }
 
@@ -57,8 +72,13 @@ fn a_folder_in_use_is_code_4() {
     let data = folder.path().join("data");
     let words = ["in use by process"];
     finish(&mut manager(&data.join("manager"), "127.0.0.1:0", &[])).refused(4, &words);
+    // A whole second installation is told which one runs, how to reach and how to stop it.
     let second = finish(&mut Up::command(folder.path(), &["--workers", "1"]));
-    second.refused(4, &words);
+    let since = format!("running already: process {}, since 20", up.daemon.id());
+    let stop = format!("kill -INT {}", up.daemon.id());
+    let manager = up.told["manager"].as_str().unwrap();
+    let control = up.told["control"].as_str().unwrap();
+    second.refused(3, &[&since, &stop, manager, control]);
     let state = data.join("worker-1");
     let state = state.to_str().unwrap();
     run(&["worker", "--listen", "127.0.0.1:0", "--state-dir", state])

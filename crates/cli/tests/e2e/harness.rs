@@ -47,7 +47,12 @@ pub(crate) struct Up {
 /// The binary, without settings from the environment of the test.
 pub(crate) fn greenroom() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-    for name in ["GREENROOM_MANAGER", "GREENROOM_CONTROL", "GREENROOM_LOG"] {
+    for name in [
+        "GREENROOM_MANAGER",
+        "GREENROOM_CONTROL",
+        "GREENROOM_LOG",
+        "NO_COLOR",
+    ] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
@@ -183,6 +188,10 @@ impl Daemon {
             .expect("nobody panics with it");
         assert!(!waited.timed_out(), "{words:?} is still not in {}", text.0);
         assert!(text.0.contains(words), "{words:?} is not in {}", text.0);
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn is_running(&mut self) -> bool {

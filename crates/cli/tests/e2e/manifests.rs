@@ -135,10 +135,30 @@ fn every_fault_is_told_with_its_place_and_changes_nothing() {
         "capabilityUnsatisfiable",
     ]);
     // It is not submitted unawares, though: nothing would run.
-    up.run(&["apply", "-f", "wish.yaml"]).refused(
+    let ran = up.run(&["apply", "-f", "wish.yaml"]).refused(
         2,
         &["wish.yaml:6:", "capabilityUnsatisfiable", "--allow-unmet"],
     );
+    let times = ran.stderr.matches("teleport").count();
+    assert_eq!(times, 1, "told once, and not as a warning too: {ran:#?}");
+    // Nor does anything have a place for it, which has a code of its own; and words as `why` has.
+    let ran = up.run(&["place", "--dry-run", "-f", "wish.yaml"]);
+    assert_eq!(ran.code, 5, "{ran:#?}");
+    assert!(
+        ran.stdout.starts_with("Job other.0.a:\nNo place is found"),
+        "{ran:#?}"
+    );
+    let ran = ran.says(&["no place now for other.0.a"]);
+    assert!(!ran.stderr.contains("other.0.b"), "{ran:#?}");
+    let ran = up.run(&["place", "--dry-run", "--json", "-f", "wish.yaml"]);
+    assert_eq!(ran.code, 5, "{ran:#?}");
+    let placed = ran.json_lines();
+    assert_eq!(placed[0]["jobId"], "other.0.a");
+    assert_eq!(placed[0]["decision"]["kind"], "failure");
+    assert_eq!(placed[1]["decision"]["kind"], "place");
+    let ran = up.run(&["admit", "-f", "wish.yaml"]);
+    assert_eq!(ran.code, 5, "{ran:#?}");
+    up.run(&["place", "--dry-run", "-f", "other.yaml"]).ok();
 
     // One bad file among good ones keeps all from being submitted, and all faults are told.
     let ran = up.run(&[

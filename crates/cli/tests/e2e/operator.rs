@@ -68,6 +68,17 @@ async fn nodes_are_cordoned_and_jobs_moved() {
     assert_eq!(told, json!({"migrationId": id, "underWay": false}));
     assert_eq!(up.job("tale.0.a")["node"], "worker-2");
 
+    let list = up.run(&["migrations", "--json"]).ok().json();
+    let phases: Vec<&str> = list
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|it| it["phase"].as_str())
+        .collect();
+    assert_eq!(phases, ["done", "done"], "{list}");
+    let words = up.run(&["migrations"]).ok().stdout;
+    assert!(words.contains(id) && words.contains("worker-2"), "{words}");
+
     let placements = up.run(&["placements", "--json"]).ok().json();
     assert_eq!(placements[0]["jobId"], "tale.0.a");
     assert_eq!(placements[0]["context"], "migration");
@@ -236,7 +247,68 @@ fn spares_and_templates_are_changed_while_it_runs() {
         told,
         json!({"template": "news", "images": ["img:1", "img:2"]})
     );
+    let listed = up.run(&["templates", "list", "--json"]).ok().json();
+    assert_eq!(listed, json!({"news": ["img:1", "img:2"]}));
+    let words = up.run(&["templates", "list"]).ok().stdout;
+    assert!(words.contains("img:2"), "{words}");
     let told = up.run(&["templates", "set", "news"]).ok().stdout;
     assert_eq!(told, "template news is taken away\n");
+    let words = up.run(&["templates", "list"]).ok().stdout;
+    assert_eq!(words, "there is no template with images\n");
+
+    // A slot in a pool that is not there would never get a job.
+    let nodes = up.run(&["get", "nodes", "--json"]).ok().stdout;
+    up.run(&["node", "register", "spare-1", "--pool", "lokal"])
+        .refused(
+            2,
+            &["\"lokal\"", "its pools are local", "nothing was registered"],
+        );
+    assert_eq!(up.run(&["get", "nodes", "--json"]).ok().stdout, nodes);
+    up.run(&["node", "register", "spare-1", "--pool", "local"])
+        .ok();
+    // Without a control plane nobody knows the pools, and that is said.
+    let nowhere = ["--control", "http://127.0.0.1:1"];
+    let unchecked = ["node", "register", "spare-2", "--pool", "lokal"];
+    up.run(&[&unchecked[..], &nowhere].concat())
+        .ok()
+        .says(&["pool \"lokal\" was not checked"]);
+    up.end();
+}
+
+// spec: SCEN-12
+#[test]
+fn what_happened_is_recorded_as_a_scenario_that_plays() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    up.run(&["cordon", "worker-1"]).ok();
+    up.file("tale.yaml", sleeping("tale", &["a"]));
+    up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    up.run(&["uncordon", "worker-1"]).ok();
+    up.run(&["migrate", "tale.0.a", "--to", "worker-1", "--wait"])
+        .ok();
+    let told = up
+        .run(&["scenario", "record", "--minutes", "60", "-o", "rec.yaml"])
+        .ok()
+        .says(&["decisions"]);
+    let text = std::fs::read_to_string(folder.path().join("rec.yaml")).unwrap();
+    for words in [
+        "cordon: worker-1",
+        "createBundle: {",
+        "chosen: worker-2",
+        "migrate: {",
+    ] {
+        assert!(
+            text.contains(words),
+            "{words:?} is not in {text}\n{told:#?}"
+        );
+    }
+    assert!(
+        !text.contains("sleep"),
+        "what runs is nobody's business: {text}"
+    );
+    up.run(&["scenario", "run", "rec.yaml"]).ok();
+    up.run(&["scenario", "check", "rec.yaml"]).ok();
+    let on_stdout = up.run(&["scenario", "record"]).ok().stdout;
+    assert!(on_stdout.contains("scenario: 1"), "{on_stdout}");
     up.end();
 }

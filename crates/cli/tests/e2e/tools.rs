@@ -36,6 +36,44 @@ fn scenarios_are_played_and_checked() {
     .refused(2, &["none.yaml: cannot be read"]);
 }
 
+// spec: SCEN-13
+#[test]
+fn schemas_are_printed_and_refuse_unknown_keys() {
+    for (name, key) in [
+        ("manifest", "bundleId"),
+        ("bundle", "bundleId"),
+        ("settings", "placementPools"),
+        ("scenario", "steps"),
+    ] {
+        let schema = run(&["schema", name]).ok().json();
+        assert_eq!(schema["additionalProperties"], false, "{name}");
+        assert!(schema["properties"][key].is_object(), "{name}");
+        assert!(schema["$schema"].is_string(), "{name}");
+    }
+    assert_eq!(run(&["schema", "cheese"]).code, 2);
+}
+
+/// A log that goes to a pipe is plain text, whatever the environment says of the terminal.
+#[test]
+fn a_log_that_is_piped_has_no_colours() {
+    let folder = temp();
+    let mut control = crate::harness::greenroom();
+    let file = folder.path().join("settings.yaml");
+    std::fs::write(&file, "url: 127.0.0.1:1\n").unwrap();
+    control
+        .args(["control", "--json", "--listen", "127.0.0.1:0", "-c"])
+        .arg(&file);
+    control
+        .env("TERM", "xterm-256color")
+        .env("CLICOLOR_FORCE", "1");
+    let mut control = crate::harness::Daemon::spawn(&mut control);
+    control.line();
+    control.until_said("a fresh instance is run");
+    control.signal(rustix::process::Signal::INT);
+    let ran = control.ended().ok();
+    assert!(!ran.stderr.contains('\u{1b}'), "{ran:#?}");
+}
+
 #[test]
 fn every_verb_explains_itself_and_its_arguments() {
     let help = run(&["--help"]).ok().stdout;
