@@ -5,6 +5,8 @@
 //! bundles are kept as well, and a recording goes on from such a picture. What jobs run is left out:
 //! a scenario is about where they run, and is handed to others.
 
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use greenroom_policy::effect::{MirrorState, PlacementInfo, PlacementKind};
 use greenroom_policy::event::ApiId;
 use greenroom_policy::migration::MigrationPhase;
 use greenroom_policy::{ApiCall, Callback, Effect, Event, Policy};
-use greenroom_types::bundle::{Bundle, BundleState, BundleStatus};
+use greenroom_types::bundle::{BundleState, BundleStatus};
 use greenroom_types::call::Call;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
@@ -21,6 +23,8 @@ use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use words::{entries, manifest, of_inventory, of_node, path, path_of};
 
 /// Time between two pictures. A recording begins at the last one before the time asked for.
 const PICTURE_EVERY: Millis = Millis(300_000);
@@ -579,104 +583,4 @@ impl Recorder {
             _ => None,
         }
     }
-}
-
-// === in the words of a scenario ===
-
-fn path(bundle_id: &BundleId, replica: u32, job: &str) -> String {
-    format!("{bundle_id}/{replica}/{job}")
-}
-
-fn path_of(job_id: &JobId, policy: &Policy) -> Option<String> {
-    let record = policy.placement_for_job(job_id)?;
-    let bundle = &policy.bundle_by_id(&record.bundle_id)?.bundle;
-    let place = || {
-        let (bundle_id, replica) = (&record.bundle_id, record.replica_index);
-        path(bundle_id, replica, record.job_name.as_str())
-    };
-    (bundle.state == BundleState::Live).then(place)
-}
-
-fn entries(job: &JobWithHistory) -> usize {
-    let dropped = usize::try_from(job.dropped_entries).unwrap_or(usize::MAX);
-    job.history.len().saturating_add(dropped)
-}
-
-/// A bundle without what it runs: of that only the template matters to a placement.
-fn manifest(bundle: &Bundle) -> Value {
-    let mut bundle = bundle.clone();
-    bundle.state = BundleState::Live;
-    bundle.revision = 0;
-    for job in &mut bundle.jobs {
-        let template = job.launch.template.take();
-        job.launch = greenroom_types::bundle::Launch {
-            template,
-            ..Default::default()
-        };
-        job.secret_env.clear();
-    }
-    bundle.backup_parameter_overrides.clear();
-    let mut tree = json!(bundle);
-    let jobs = tree["jobs"].as_array_mut().into_iter().flatten();
-    for job in jobs {
-        let template = job["launch"]["template"].take();
-        match (job.as_object_mut(), template) {
-            (Some(keys), Value::Null) => drop(keys.remove("launch")),
-            (Some(keys), template) => {
-                keys.insert("launch".to_owned(), json!({"template": template}));
-            }
-            (None, _) => {}
-        }
-    }
-    if let Value::Object(keys) = &mut tree {
-        keys.remove("state");
-        keys.remove("revision");
-    }
-    tree
-}
-
-fn of_node(node_id: &NodeId, tags: &greenroom_types::Tags, inventory: &NodeInventory) -> Value {
-    let mut node = of_inventory(inventory);
-    node.insert("id".to_owned(), node_id.as_str().into());
-    if let Some(pool) = tags.get("pool") {
-        node.insert("pool".to_owned(), pool.as_str().into());
-    }
-    let others: BTreeMap<&String, &String> = tags
-        .iter()
-        .filter(|(key, _)| !["pool", "tier"].contains(&key.as_str()))
-        .collect();
-    if !others.is_empty() {
-        node.insert("tags".to_owned(), json!(others));
-    }
-    Value::Object(node)
-}
-
-/// What a scenario states of a node; what is as it would be anyhow is left out.
-fn of_inventory(inventory: &NodeInventory) -> Map<String, Value> {
-    let mut node = Map::new();
-    node.insert("capacity".to_owned(), inventory.total_capacity.into());
-    node.insert("cores".to_owned(), inventory.total_cores.into());
-    node.insert(
-        "utilizationCap".to_owned(),
-        inventory.utilization_cap.into(),
-    );
-    node.insert("cordoned".to_owned(), inventory.cordoned.into());
-    if !inventory.az.is_empty() {
-        node.insert("az".to_owned(), inventory.az.as_str().into());
-    }
-    if !inventory.capabilities.is_empty() {
-        node.insert("capabilities".to_owned(), json!(inventory.capabilities));
-    }
-    if !inventory.gpus.is_empty() {
-        node.insert("gpus".to_owned(), json!(inventory.gpus));
-    }
-    let images: Vec<&str> = inventory
-        .held_images
-        .iter()
-        .map(|image| image.reference.as_str())
-        .collect();
-    if !images.is_empty() {
-        node.insert("heldImages".to_owned(), json!(images));
-    }
-    node
 }

@@ -96,8 +96,16 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
         "Recorded from a control plane, from {} on.",
         recording.start
     );
-    // A broken stream is seen at once, as the record has it, and not after a silence.
-    let world = json!({"start": recording.start, "manager": {"silenceMs": 1}});
+    // A broken stream is seen at once, as the record has it, and not after a silence. Jobs start and
+    // stop quickly: what was done to a running job in the record must find it running here.
+    let world = json!({
+        "start": recording.start,
+        "manager": {"silenceMs": 1},
+        "startTime": "50ms",
+        "stopTime": "50ms",
+        "prepareTime": "50ms",
+        "startPreparedTime": "20ms",
+    });
     let head = Head {
         settings: recording.settings.clone(),
         world,

@@ -75,7 +75,7 @@ async fn nodes_are_cordoned_and_jobs_moved() {
         .iter()
         .filter_map(|it| it["phase"].as_str())
         .collect();
-    assert_eq!(phases, ["done", "done"], "{list}");
+    assert_eq!(phases, ["done", "done", "aborted"], "{list}");
     let words = up.run(&["migrations"]).ok().stdout;
     assert!(words.contains(id) && words.contains("worker-2"), "{words}");
 

@@ -224,7 +224,7 @@ fn node_services_need_the_switch_a_pool_and_ids_of_their_own() {
             "duplicateNodeService@nodeServices[1].serviceId",
             "unsupportedLifecycle@nodeServices[2].lifecycle",
             "unknownNodeServicePool@nodeServices[2].pools[0]",
-            "unknownKey@nodeServices[2].jobSpec",
+            "unknownKey@nodeServices[2].jobSpec.wrong",
         ]
     );
     let s = parse(
