@@ -222,8 +222,8 @@ impl Ledger {
             _ => InstanceState::Running,
         };
         let job_id = instance.key.job_id.clone();
-        let runs = instance.state == InstanceState::Running;
-        instance.told_stopping &= !runs;
+        let state = instance.state;
+        instance.told_stopping = false;
         let copy = instance.clone();
         self.index_instance(&copy);
         out.instances.insert(start_id.clone());
@@ -233,12 +233,15 @@ impl Ledger {
             std::sync::Arc::make_mut(&mut record.view).state = JobState::Active;
         }
         out.job(&job_id);
-        if runs {
-            self.append_at(out, start_id, |at| HistoryKind::Running {
+        // Whoever reads the history must see that it is there again, also before it runs (HIST-04).
+        self.append_at(out, start_id, |at| match state {
+            InstanceState::Provisioned => HistoryKind::Provisioned(at),
+            InstanceState::Prepared => HistoryKind::Prepared(at),
+            _ => HistoryKind::Running {
                 at,
                 ports: item.ports,
-            });
-        }
+            },
+        });
         self.refresh_pending_restart(&job_id);
         self.tell_update(out, start_id);
         self.send_kept_aborts(out, start_id);

@@ -60,8 +60,7 @@ pub struct Instance {
     pub delivered: bool,
     /// A worker acknowledged it.
     pub accepted: bool,
-    /// Its newest entry in the history is `job_stopping`: there is no second one, also when it was
-    /// lost and taken back before it ran (HIST-04).
+    /// Its newest entry in the history is `job_stopping`: there is no second one (HIST-04).
     pub told_stopping: bool,
     /// Option of StartJob (JOB-24).
     pub defer_start: bool,

@@ -228,7 +228,8 @@ impl Run {
         }
     }
 
-    /// HIST-02, HIST-04: provisioned, prepared?, running?, stopping, (running, stopping)*, stopped.
+    /// HIST-02, HIST-04: provisioned, prepared?, running?, stopping, and again from what was taken
+    /// back on, stopped.
     fn invariant_histories_are_in_order(&self) {
         for record in self.ledger.jobs() {
             let history = &record.view.history;
@@ -247,10 +248,13 @@ impl Run {
                     (_, None) => {
                         matches!(entry.kind, K::Provisioned(_)) || record.view.dropped_entries > 0
                     }
-                    (K::Provisioned(_), Some(_)) => false,
                     (K::Prepared(_) | K::Rejected { .. }, Some(K::Provisioned(_))) => true,
                     (K::Running { .. }, Some(K::Provisioned(_) | K::Prepared(_))) => true,
-                    (K::Running { .. }, Some(K::Stopping { .. })) => true,
+                    (
+                        K::Provisioned(_) | K::Prepared(_) | K::Running { .. },
+                        Some(K::Stopping { .. }),
+                    ) => true,
+                    (K::Provisioned(_), Some(_)) => false,
                     (K::Rejected { .. }, Some(K::Prepared(_) | K::Running { .. })) => true,
                     (K::Rejected { .. }, Some(K::Stopping { .. })) => true,
                     (K::Stopping { .. }, Some(before)) => {

@@ -344,6 +344,35 @@ fn a_lost_start_that_nobody_replaced_is_taken_back() {
     }
 }
 
+// spec: MNODE-13, HIST-04
+#[test]
+fn a_lost_start_that_had_not_run_is_taken_back_with_an_entry_of_its_own() {
+    for state in [InstanceState::Provisioned, InstanceState::Prepared] {
+        let mut w = World::new();
+        w.node("n1");
+        w.create("a");
+        let start = w.start("a", "n1");
+        give_up(&mut w, "n1");
+        w.hello("n1", vec![there("a", &start, state)]);
+        let shown = match state {
+            InstanceState::Prepared => "prepared",
+            _ => "provisioned",
+        };
+        assert_eq!(
+            w.history("a"),
+            ["created", "provisioned", "stopping", shown]
+        );
+        assert_eq!(w.live("a", "primary"), Some(start.clone()));
+        // Its failure is told like any other.
+        let failed = Report::Failed {
+            instance: instance("a", "primary", &start),
+            reason: "no".to_owned(),
+        };
+        w.report("n1", failed).unwrap();
+        assert_eq!(w.history("a")[4..], ["stopping"], "{state:?}");
+    }
+}
+
 // spec: MNODE-13
 #[test]
 fn what_a_worker_no_longer_has_failed() {
