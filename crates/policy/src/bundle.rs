@@ -186,6 +186,8 @@ impl Policy {
             && !wanted
             && let Some(binding) = self.unbind(job_id)
         {
+            // It may have come back meanwhile where it was before (BIND-07).
+            self.adopt(job_id, out);
             self.refresh(job_id);
             self.release_single_use(&binding, out);
             self.pending.wake();

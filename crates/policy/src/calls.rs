@@ -40,6 +40,8 @@ pub(crate) enum Purpose {
     Tolerated,
     /// A step of a migration.
     Migration { id: MigrationId, step: Step },
+    /// The start of what a predecessor's migration left prepared (HYDR-17).
+    LeftPrepared { job_id: JobId },
     /// Nothing follows; a failure is told.
     Tell { what: &'static str, job_id: JobId },
     /// The same about a node.
@@ -127,6 +129,11 @@ impl Policy {
             Purpose::Prefetch { node_id, seq } => self.prefetch_replied(&node_id, seq, result, out),
             Purpose::Service { job_id, step } => {
                 self.service_replied(&job_id, step, result.map(drop), out);
+            }
+            Purpose::LeftPrepared { job_id } => {
+                if let Err(failure) = result {
+                    self.left_prepared_failed(&job_id, call_id, &failure, out);
+                }
             }
             Purpose::Tolerated => {}
             Purpose::Tell { what, job_id } => {

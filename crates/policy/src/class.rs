@@ -51,7 +51,7 @@ impl Policy {
     }
 
     /// None for a job about which more has to be known: one that its group, its copy's zone, its
-    /// exclusiveness or its own exclusions (HEALTH-10) bind to this node or that.
+    /// exclusiveness, its own exclusions (HEALTH-10) or remains (RECOV-08) bind to this node or that.
     fn question_of(&self, job: &JobRecord) -> Option<Question> {
         let spot = job.spot.as_ref()?;
         let plan = self.fleet.plan(&spot.bundle_id)?;
@@ -62,7 +62,8 @@ impl Policy {
             && group.apart.is_empty()
             && !group.exclusive
             && bundle.intra_replica_placement.same_az != SameAz::Hard
-            && job.excluded.is_empty();
+            && job.excluded.is_empty()
+            && job.remains.is_empty();
         let spec = bundle.job(spot.job_name.as_str()).filter(|_| free)?;
         let needs = &spec.requirements;
         Some(Question {

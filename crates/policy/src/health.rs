@@ -67,6 +67,10 @@ impl Policy {
             return;
         };
         self.exclude_for(job_id, &node_id);
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            let known = crate::history::newest(&job.seen);
+            job.refused = Some((key.role.clone(), node_id.clone(), known));
+        }
         if code == RejectionCode::InvalidSpec {
             self.end_for_good(job_id, reason, out);
             self.release_single_use(&binding, out);

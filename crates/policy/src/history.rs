@@ -82,6 +82,22 @@ impl Run {
         )
     }
 
+    /// True for one that ends on its own account or by request, so that its remains are on a node that
+    /// goes on; what a lost node still carries, nobody knows.
+    pub(crate) const fn leaves_remains(&self) -> bool {
+        match self.state {
+            RunState::Ending(reason) => {
+                !matches!(reason, StopReason::NodeStopped | StopReason::NodeTerminated)
+            }
+            _ => false,
+        }
+    }
+
+    /// True for one that ends by request: it holds its key to the end (JOB-35).
+    pub(crate) const fn holds_its_key(&self) -> bool {
+        matches!(self.state, RunState::Ending(reason) if !reason.is_failure())
+    }
+
     /// True while anything of it is on its node.
     pub(crate) const fn is_there(&self) -> bool {
         !matches!(self.state, RunState::Ended(_))
@@ -155,9 +171,13 @@ pub(crate) fn runs(job: &JobWithHistory) -> Vec<Run> {
             _ => continue,
         };
         let found = match state {
+            // A lost instance that is taken back goes on under its own start id (HIST-04).
+            RunState::Provisioned | RunState::Prepared | RunState::Running
+                if start_id.is_some() =>
+            {
+                find(&runs, &|run| run.is_there())
+            }
             RunState::Provisioned => None,
-            // A lost instance that is taken back runs again under its own start id (HIST-04).
-            RunState::Running if start_id.is_some() => find(&runs, &|run| run.is_there()),
             RunState::Prepared | RunState::Running => find(&runs, &Run::is_live),
             RunState::Ending(_) => find(&runs, &Run::is_live),
             // Without start ids the oldest one that was ending is the one that is over.

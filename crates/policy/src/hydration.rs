@@ -5,12 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, StartPhase};
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, NodeId, Role};
 
-use crate::calls::Purpose;
 use crate::effect::{
     Callback, Effects, MirrorState, PlacementContext, PlacementInfo, PlacementKind,
 };
@@ -383,31 +381,13 @@ impl Policy {
             self.start_left_prepared(key.clone(), node_id.clone(), out);
         }
         for other in &findings.left_over {
-            if other.role.is_migration_target() {
-                let call = Call::AbortMigration {
-                    job_id: other.job_id.clone(),
-                    source_role: other.kept.clone(),
-                    target_role: other.role.clone(),
-                    reason: "left over from an earlier instance".to_owned(),
-                    migration_id: Default::default(),
-                };
-                let purpose = Purpose::Tell {
-                    what: "aborting a migration left over",
-                    job_id: other.job_id.clone(),
-                };
-                self.send(call, purpose, out);
-            }
-            let call = Call::StopJob {
-                key: InstanceKey::new(other.job_id.clone(), other.role.clone()),
-                node_id: other.node_id.clone(),
-                grace_ms: None,
-            };
-            let purpose = Purpose::Tell {
-                what: "stopping a stray instance",
-                job_id: other.job_id.clone(),
-            };
-            self.send(call, purpose, out);
-            self.note_stray_stopped(&other.job_id, &other.role, &other.node_id);
+            let LeftOver {
+                job_id,
+                kept,
+                role,
+                node_id,
+            } = other;
+            self.end_left_over(job_id, kept, role, node_id, out);
         }
     }
 }

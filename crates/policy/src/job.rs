@@ -1,7 +1,7 @@
 //! What the policy remembers of one job: what the Manager shows of it, where it belongs, and what
 //! keeps it from being placed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use greenroom_placement::JobRef;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
 use crate::event::CallId;
+use crate::history::{self, Run};
 use crate::pending::Entry;
 
 /// One job.
@@ -46,6 +47,16 @@ pub(crate) struct JobRecord {
     pub(crate) verdict: Option<Verdict>,
     /// Nodes excluded for this job alone, and until when (HEALTH-10).
     pub(crate) excluded: BTreeMap<NodeId, Mono>,
+    /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen`.
+    pub(crate) remains: BTreeSet<NodeId>,
+    /// Node of one of them that holds the key which a fresh instance would wear: no start is taken
+    /// before it is gone.
+    pub(crate) key_holder: Option<NodeId>,
+    /// Since when a purchase is put off because its remains are about to go (RECOV-17).
+    pub(crate) awaits_remains: Option<Mono>,
+    /// The last instance that its worker refused, and how far the history went then: the refusal is
+    /// told before the history shows it.
+    pub(crate) refused: Option<(Role, NodeId, u64)>,
     /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
     pub(crate) resting: bool,
     /// Strays that were told to stop, and when (BIND-08).
@@ -189,6 +200,10 @@ impl JobRecord {
             restarts: VecDeque::new(),
             verdict: None,
             excluded: BTreeMap::new(),
+            remains: BTreeSet::new(),
+            key_holder: None,
+            awaits_remains: None,
+            refused: None,
             resting: false,
             strays: BTreeMap::new(),
             pending: None,
@@ -209,6 +224,18 @@ impl JobRecord {
     /// True while it may have a runtime (RECOV-04).
     pub(crate) fn may_run(&self) -> bool {
         matches!(self.seen.state, JobState::Pre | JobState::Active) && self.terminal().is_none()
+    }
+
+    /// Reads anew on which nodes an instance of it is still ending.
+    pub(crate) fn note_remains(&mut self) {
+        let slot = self.slot();
+        let mut ending = history::runs(&self.seen);
+        ending.retain(Run::leaves_remains);
+        let holder = ending
+            .iter()
+            .find(|run| run.holds_its_key() && run.role == slot);
+        self.key_holder = holder.map(|run| run.node_id.clone());
+        self.remains = ending.into_iter().map(|run| run.node_id).collect();
     }
 
     /// The slot of its copy, which fresh instances wear as role (BIND-03).

@@ -15,7 +15,7 @@ use crate::effect::{
 };
 use crate::event::CallFailure;
 use crate::history;
-use crate::job::{Binding, BindingState, Cause, Wait};
+use crate::job::{Binding, BindingState, Cause, JobRecord, Wait};
 use crate::pending::Tried;
 use crate::policy::Policy;
 use crate::provision::{Asked, Wanted};
@@ -53,6 +53,9 @@ impl Policy {
         let Some((info, decision)) = self.decide(job_id) else {
             return Tried::Held;
         };
+        if self.awaits_remains(job_id, &decision) {
+            return Tried::Held;
+        }
         self.counters.placements_attempted += 1;
         if !matches!(decision, Decision::Failure { .. })
             && let Some(job) = self.jobs.get_mut(job_id)
@@ -225,15 +228,73 @@ impl Policy {
         }
     }
 
-    /// Nodes excluded for this job alone at the moment (HEALTH-10).
+    /// Nodes excluded for this job alone at the moment: for a while (HEALTH-10), or until what is left
+    /// of it there is gone (RECOV-08).
     pub(crate) fn excluded_for(&self, job_id: &JobId) -> BTreeSet<NodeId> {
-        let excluded = self.jobs.get(job_id).map(|job| &job.excluded);
+        let Some(job) = self.jobs.get(job_id) else {
+            return BTreeSet::new();
+        };
+        let mut excluded = self.failed_for(job);
+        excluded.extend(job.remains.iter().cloned());
         excluded
-            .into_iter()
-            .flatten()
+    }
+
+    fn failed_for(&self, job: &JobRecord) -> BTreeSet<NodeId> {
+        let excluded = job.excluded.iter();
+        excluded
             .filter(|(_, until)| **until > self.now.mono)
             .map(|(node_id, _)| node_id.clone())
             .collect()
+    }
+
+    /// Whether a job waits for its remains to go (RECOV-17): where they hold its key, or where nothing
+    /// that runs has room and a node would have it but for them. Not for ever: what is stuck there
+    /// gives way to a purchase.
+    fn awaits_remains(&mut self, job_id: &JobId, decision: &Decision) -> bool {
+        let booted = match decision {
+            Decision::Place { node, .. } => !self.fleet.is_prospective(node),
+            _ => false,
+        };
+        let window = self.settings.failure_backoff;
+        let now = self.now.mono;
+        let Some(job) = self.jobs.get(job_id) else {
+            return false;
+        };
+        let until = job.awaits_remains.unwrap_or(now) + window;
+        if job.remains.is_empty() || until <= now {
+            return false;
+        }
+        let holder = job.key_holder.as_ref();
+        let held = holder.is_some_and(|node_id| self.is_running(node_id));
+        if !held && (booted || !self.may_return(job)) {
+            return false;
+        }
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.awaits_remains.get_or_insert(now);
+        }
+        let timer = Timer::LaunchGate(job_id.clone());
+        self.timers.set(timer, Due::Mono(until));
+        true
+    }
+
+    /// One of the nodes of its remains would take the job once they are gone.
+    fn may_return(&self, job: &JobRecord) -> bool {
+        let Some(spot) = &job.spot else { return false };
+        let Some(bundle) = self.bundle(&spot.bundle_id) else {
+            return false;
+        };
+        let excluded = self.failed_for(job);
+        let Some(request) = Request::new(&bundle, spot.replica_index, &spot.job_name) else {
+            return false;
+        };
+        let request = request
+            .of_job(job.job_id())
+            .in_context(self.context_of(job.job_id(), &bundle))
+            .without(&excluded);
+        job.remains.iter().any(|node_id| {
+            let decision = place(&self.fleet, &request.clone().pinned_to(node_id));
+            matches!(decision, Decision::Place { .. })
+        })
     }
 
     pub(crate) fn bundle(&self, bundle_id: &greenroom_types::BundleId) -> Option<Arc<Bundle>> {
@@ -346,6 +407,7 @@ impl Policy {
             job.binding = Some(binding);
             job.news = None;
             job.resting = false;
+            job.awaits_remains = None;
         }
         self.refresh(job_id);
     }
@@ -517,7 +579,7 @@ impl Policy {
             job.cause = binding.cause;
         }
         // It may have been refused because the job runs elsewhere, on a node that came back (BIND-07).
-        self.adopt_running(job_id, out);
+        self.adopt(job_id, out);
         if self.node_for_job(job_id).is_some() {
             self.stop_strays(job_id, out);
             self.refresh(job_id);

@@ -138,6 +138,12 @@ impl Policy {
         let target = migration.state.target_node_id.as_ref();
         let counts = !self.is_reclaimed(&migration.state.source_node_id)
             && !target.is_some_and(|target| self.is_reclaimed(target));
+        if migration.past_return {
+            // It was told to stop, so it is not where the job goes on (BIND-07).
+            let source = migration.state.source_node_id.clone();
+            let role = migration.state.source_role.clone();
+            self.note_stray_stopped(&job_id, &role, &source);
+        }
         self.finish_aborted(id, reason, undo, out);
         let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
         self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);

@@ -357,6 +357,12 @@ impl Policy {
         });
         self.mark_recently_failed(node_id);
         self.prefetch.forget(node_id);
+        // Whoever waited for remains there waits no more (RECOV-17).
+        for (job_id, job) in &self.jobs {
+            if job.awaits_remains.is_some() && job.remains.contains(node_id) {
+                self.pending.try_now(job_id);
+            }
+        }
         Ended {
             never_started,
             asked,
@@ -364,10 +370,16 @@ impl Policy {
     }
 
     pub(crate) fn node_inventory(&mut self, node_id: &NodeId, inventory: &Arc<NodeInventory>) {
+        let zone = self.fleet.az_of(node_id).map(str::to_owned);
         self.take_inventory(node_id, inventory);
         self.inventory_ends_exclusion(node_id);
         self.services.look_at(node_id);
-        self.pending.wake_for(node_id);
+        if self.fleet.az_of(node_id) == zone.as_deref() {
+            self.pending.wake_for(node_id);
+        } else {
+            // Its zone binds jobs that belong on other nodes (INTRA-08).
+            self.pending.wake();
+        }
     }
 
     /// Takes a node's picture into mirror and fleet. A node that is not in the mirror gets no entry.

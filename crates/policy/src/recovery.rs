@@ -8,9 +8,10 @@ use greenroom_types::node::InstanceKey;
 use greenroom_types::{BundleId, JobId, Mono, NodeId, Role};
 
 use crate::calls::Purpose;
-use crate::effect::{Effects, MirrorState};
+use crate::effect::{Effects, ErrorInfo, MirrorState};
+use crate::event::{CallFailure, CallId};
 use crate::history::{self, End, Run, RunState};
-use crate::job::{Binding, BindingState, Cause, Standing, Wait};
+use crate::job::{Binding, BindingState, Cause, JobRecord, Standing, Wait};
 use crate::policy::Policy;
 use crate::settings::{MIN_RECOVERY_INTERVAL, STRAY_STOP_INTERVAL};
 use crate::timer::{Due, Timer};
@@ -97,8 +98,11 @@ impl Policy {
                 job.cause = binding.cause;
                 job.gate = None;
             }
+            let there = self.adopt(&job_id, out);
             self.refresh(&job_id);
-            self.place(&job_id, out);
+            if !there {
+                self.place(&job_id, out);
+            }
         }
     }
 
@@ -160,6 +164,11 @@ impl Policy {
         if counts && self.count_restart(job_id, out).trips() {
             return;
         }
+        // It may have come back meanwhile where it was before (BIND-07).
+        if self.adopt(job_id, out) {
+            self.refresh(job_id);
+            return;
+        }
         let Some(job) = self.jobs.get_mut(job_id) else {
             return;
         };
@@ -208,9 +217,8 @@ impl Policy {
         };
         let runs = history::runs(&job.seen);
         let here = |run: &&Run| run.role == binding.role && run.node_id == binding.node_id;
-        // Also one that was lost and taken back: it runs again under its old start (HIST-04).
-        let resumed =
-            |run: &&Run| here(run) && run.last > binding.since && run.state == RunState::Running;
+        // Also one that was lost and taken back: it goes on under its old start (HIST-04).
+        let resumed = |run: &&Run| here(run) && run.last > binding.since && run.is_live();
         let mine = runs
             .iter()
             .rfind(|run| here(run) && run.first > binding.since)
@@ -282,8 +290,7 @@ impl Policy {
         out: &mut Effects,
     ) {
         let job_id = key.job_id.clone();
-        let purpose = Purpose::Tell {
-            what: "starting a prepared instance",
+        let purpose = Purpose::LeftPrepared {
             job_id: job_id.clone(),
         };
         let call_id = self.send(Call::StartPreparedJob { key, node_id }, purpose, out);
@@ -296,25 +303,97 @@ impl Policy {
         }
     }
 
-    /// A running report for a job without a node binds it there again (BIND-07).
-    pub(crate) fn adopt_running(&mut self, job_id: &JobId, out: &mut Effects) {
+    /// The start was not taken: whoever next hears that it is prepared sends it again.
+    pub(crate) fn left_prepared_failed(
+        &mut self,
+        job_id: &JobId,
+        call_id: CallId,
+        failure: &CallFailure,
+        out: &mut Effects,
+    ) {
+        let message = format!("starting a prepared instance of job {job_id:?} failed: {failure}");
+        self.report(ErrorInfo::new("callFailed", message).job(job_id), out);
+        let binding = self
+            .jobs
+            .get_mut(job_id)
+            .and_then(|job| job.binding.as_mut());
+        if let Some(binding) = binding.filter(|binding| binding.start == Some(call_id)) {
+            binding.start = None;
+        }
+    }
+
+    /// A job without a node that has an instance on one which is there belongs there (BIND-07): where
+    /// it runs, or else where a start was accepted. Says whether it has.
+    pub(crate) fn adopt(&mut self, job_id: &JobId, out: &mut Effects) -> bool {
+        let Some(job) = self.jobs.get(job_id) else {
+            return false;
+        };
+        if job.binding.is_some() || job.spot.is_none() || !job.may_run() {
+            return false;
+        }
+        let runs = history::runs(&job.seen);
+        let accepted = || {
+            let live = runs.iter().filter(|run| run.is_live());
+            live.filter(|run| self.goes_on(job, run)).next_back()
+        };
+        let Some(run) = self.longest_running(job, &runs).or_else(accepted).cloned() else {
+            return false;
+        };
+        self.bind_adopted(job_id, &run.node_id, Some(&run));
+        match run.state {
+            RunState::Running => self.make_healthy(&run.node_id, out),
+            // Nobody else will start what a migration left prepared (HYDR-17).
+            RunState::Prepared => self.follow_binding(job_id, out),
+            _ => {}
+        }
+        true
+    }
+
+    /// A migration that nobody pursues any more left its target without a start, and the job turns out
+    /// to run: its node came back. That one is on the air, so it has the job, and the target ends
+    /// (HYDR-07, DEC-31).
+    pub(crate) fn prefer_running(&mut self, job_id: &JobId, out: &mut Effects) {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
-        if job.binding.is_some() || job.spot.is_none() || !job.may_run() {
+        let left = job.binding.as_ref().filter(|binding| {
+            binding.role.is_migration_target()
+                && binding.state != BindingState::Running
+                && binding.start.is_none()
+        });
+        let Some(left) = left.map(|binding| (binding.role.clone(), binding.node_id.clone())) else {
             return;
-        }
+        };
         let runs = history::runs(&job.seen);
-        let best = runs
-            .iter()
-            .filter(|run| run.state == RunState::Running)
-            .filter(|run| self.is_running(&run.node_id))
-            .min_by_key(|run| (run.running_since, run.first));
-        if let Some(run) = best {
-            let run = run.clone();
-            self.bind_adopted(job_id, &run.node_id, Some(&run));
-            self.make_healthy(&run.node_id, out);
-        }
+        let best = self.longest_running(job, &runs).cloned();
+        let Some(run) = best.filter(|run| (&run.role, &run.node_id) != (&left.0, &left.1)) else {
+            return;
+        };
+        self.unbind(job_id);
+        self.bind_adopted(job_id, &run.node_id, Some(&run));
+        self.make_healthy(&run.node_id, out);
+        self.end_left_over(job_id, &run.role, &left.0, &left.1, out);
+        self.pending.wake();
+    }
+
+    /// The instance that certainly is on the air (DEC-31).
+    fn longest_running<'a>(&self, job: &JobRecord, runs: &'a [Run]) -> Option<&'a Run> {
+        runs.iter()
+            .filter(|run| run.state == RunState::Running && self.goes_on(job, run))
+            .min_by_key(|run| (run.running_since, run.first))
+    }
+
+    /// It is on a node that is there, and neither was told to stop a moment ago nor was refused by
+    /// its worker: the history may not show that yet.
+    fn goes_on(&self, job: &JobRecord, run: &Run) -> bool {
+        let key = (run.role.clone(), run.node_id.clone());
+        let told = job.strays.get(&key);
+        let refused = job.refused.as_ref();
+        self.is_running(&run.node_id)
+            && told.is_none_or(|at| *at + STRAY_STOP_INTERVAL <= self.now.mono)
+            && refused.is_none_or(|(role, node_id, known)| {
+                run.last > *known || (role, node_id) != (&key.0, &key.1)
+            })
     }
 
     pub(crate) fn is_running(&self, node_id: &NodeId) -> bool {
@@ -352,7 +431,7 @@ impl Policy {
         self.bind(job_id, binding);
     }
 
-    /// Tells running instances that are nobody's to stop (BIND-08): once the one that is meant runs, so
+    /// Tells instances that are nobody's to stop (BIND-08). Those that run: once the one that is meant runs, so
     /// that a worker that returns with what it carried does not lose it to a start that is still on
     /// its way. A leased job cannot run before the old instance is gone, so there it goes at once.
     pub(crate) fn stop_strays(&mut self, job_id: &JobId, out: &mut Effects) {
@@ -366,22 +445,24 @@ impl Policy {
             .binding
             .as_ref()
             .is_some_and(|binding| binding.state == BindingState::Running);
-        if !replaced && job.seen.job.lease.is_none() {
-            return;
-        }
         let now = self.now.mono;
-        let bound = job
-            .binding
-            .as_ref()
-            .map(|b| (b.role.clone(), b.node_id.clone()));
+        let wanted = |key: &(Role, NodeId)| {
+            let mut sides = job.binding.iter().chain(&job.target);
+            sides.any(|side| side.role == key.0 && side.node_id == key.1)
+        };
         let strays: Vec<_> = history::runs(&job.seen)
             .into_iter()
-            .filter(|run| run.state == RunState::Running)
+            .filter(|run| match run.state {
+                RunState::Running => replaced || job.seen.job.lease.is_some(),
+                // Not on the air, and nobody will start it: it only takes room.
+                RunState::Provisioned | RunState::Prepared => run.role.is_migration_target(),
+                RunState::Ending(_) | RunState::Ended(_) => false,
+            })
             .map(|run| (run.role, run.node_id))
-            .filter(|key| Some(key) != bound.as_ref() && self.is_running(&key.1))
+            .filter(|key| !wanted(key) && self.is_running(&key.1))
             .collect();
         let mut sent = job.strays.clone();
-        sent.retain(|key, _| strays.contains(key));
+        sent.retain(|key, at| strays.contains(key) || *at + STRAY_STOP_INTERVAL > now);
         for key in strays {
             let again = sent.get(&key).map(|at| *at + STRAY_STOP_INTERVAL);
             if again.is_none_or(|at| at <= now) {
@@ -401,7 +482,44 @@ impl Policy {
         self.keep_strays(job_id, sent);
     }
 
-    /// A stray was told to stop at hydration.
+    /// Ends what a migration that nobody pursues left over beside the instance that has the job
+    /// (HYDR-07).
+    pub(crate) fn end_left_over(
+        &mut self,
+        job_id: &JobId,
+        kept: &Role,
+        role: &Role,
+        node_id: &NodeId,
+        out: &mut Effects,
+    ) {
+        if role.is_migration_target() {
+            let call = Call::AbortMigration {
+                job_id: job_id.clone(),
+                source_role: kept.clone(),
+                target_role: role.clone(),
+                reason: "left over from an earlier instance".to_owned(),
+                migration_id: Default::default(),
+            };
+            let purpose = Purpose::Tell {
+                what: "aborting a migration left over",
+                job_id: job_id.clone(),
+            };
+            self.send(call, purpose, out);
+        }
+        let call = Call::StopJob {
+            key: InstanceKey::new(job_id.clone(), role.clone()),
+            node_id: node_id.clone(),
+            grace_ms: None,
+        };
+        let purpose = Purpose::Tell {
+            what: "stopping a stray instance",
+            job_id: job_id.clone(),
+        };
+        self.send(call, purpose, out);
+        self.note_stray_stopped(job_id, role, node_id);
+    }
+
+    /// An instance was told to stop by another way.
     pub(crate) fn note_stray_stopped(&mut self, job_id: &JobId, role: &Role, node_id: &NodeId) {
         let now = self.now.mono;
         let Some(job) = self.jobs.get(job_id) else {

@@ -187,6 +187,9 @@ impl Policy {
             self.jobs
                 .insert(job_id.clone(), JobRecord::new(Arc::clone(seen), order));
         }
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.note_remains();
+        }
         if let Some(spot) = &spot {
             self.attach(&job_id, spot);
             let terminal = self
@@ -199,6 +202,8 @@ impl Policy {
 
     fn job_updated(&mut self, seen: &Arc<JobWithHistory>, out: &mut Effects) {
         let job_id = seen.job.job_id.clone();
+        let known = self.jobs.get(&job_id);
+        let remains = known.map(|job| job.remains.clone()).unwrap_or_default();
         self.mirror_job(seen);
         out.callback(Callback::OnJobUpdated {
             job_id: job_id.clone(),
@@ -215,13 +220,22 @@ impl Policy {
                 self.stop_strays(&job_id, out);
             }
         } else {
+            self.prefer_running(&job_id, out);
             self.follow_binding(&job_id, out);
             self.leave_if_unstarted(&job_id, out);
-            self.adopt_running(&job_id, out);
+            self.adopt(&job_id, out);
             self.stop_strays(&job_id, out);
         }
         self.follow_service(&job_id, out);
         self.refresh(&job_id);
+        let still = self.jobs.get(&job_id).map(|job| &job.remains);
+        for node_id in remains {
+            if still.is_some_and(|still| !still.contains(&node_id)) {
+                // What was left of it is gone: there is room again, for this job first of all.
+                self.pending.try_now(&job_id);
+                self.pending.wake_for(&node_id);
+            }
+        }
     }
 
     /// A deferred instance is ready: the target of the job's migration, if it is that (MIGR-10).

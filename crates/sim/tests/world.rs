@@ -112,11 +112,11 @@ steps:
             "0:01:05.000 event nodeStopped @tier/cloud/aws/2",
         ],
     );
-    // What a failed instance leaves behind takes the stop time; the next start waits for it.
-    let again = lines
+    // What a failed instance leaves behind takes the stop time.
+    let gone = lines
         .iter()
-        .filter(|line| line.starts_with("0:00:32.300 event jobUpdated b/0/e running"));
-    assert_eq!(again.count(), 1, "{lines:#?}");
+        .filter(|line| line.starts_with("0:00:32.000 event jobUpdated b/0/e stopped"));
+    assert_eq!(gone.count(), 1, "{lines:#?}");
 }
 
 // spec: SCEN-03

@@ -278,7 +278,6 @@ fn no_lack_of_room_in_between_lets_a_job_start_more_often_than_it_may() {
         }
         if w.node_of("a.0.e").is_some() {
             w.fails("a.0.e");
-            w.over("a.0.e");
         }
         w.at(from + round * 120 * SECOND + 60 * SECOND);
         w.api(ApiCall::UncordonNode {

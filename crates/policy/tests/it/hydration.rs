@@ -222,6 +222,38 @@ fn a_prepared_target_whose_source_has_stopped_is_started() {
     assert_eq!(w.node_of("a.0.e").unwrap(), "m");
 }
 
+// spec: HYDR-17, HYDR-07
+#[test]
+fn a_source_that_comes_back_before_the_target_was_started_keeps_the_job() {
+    let mut w = cold();
+    w.store(&bundle("a", json!([job("e")])));
+    w.snapshot_node("m", "own", inventory(4.0));
+    let old = w.started_before("a.0.e", "primary", "n");
+    w.run_of("a.0.e", "primary", "n", &old);
+    let new = w.started_before("a.0.e", "primary@0123abcd", "m");
+    w.stopping_entry("a.0.e", "n", StopReason::NodeStopped, &old);
+    w.snapshot_job("a.0.e");
+    w.snapshot_bundle("a");
+    w.complete();
+    assert_eq!(w.node_of("a.0.e").unwrap(), "m");
+    assert!(w.calls().is_empty(), "it is not prepared yet");
+    w.hello("n");
+    w.run_of("a.0.e", "primary", "n", &old);
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert_eq!(
+        w.calls(),
+        [
+            "abortMigration a.0.e primary@0123abcd",
+            "stop a.0.e/primary@0123abcd on m"
+        ]
+    );
+    let at = w.place_of("primary@0123abcd", "m");
+    w.enter("a.0.e", HistoryKind::Prepared(at), Some(new));
+    w.tell("a.0.e");
+    assert!(w.calls().is_empty(), "it is not started, and was told once");
+}
+
 /// A predecessor's node is on its way: history says provisioned, the node is not in the snapshot.
 fn node_on_its_way() -> World {
     let mut w = World::cold(settings(cloud(), json!({})));

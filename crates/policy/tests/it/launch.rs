@@ -321,7 +321,7 @@ fn a_key_that_is_still_stopping_there_is_started_when_it_has_stopped() {
     let at = w.place_of("primary", "n");
     let stopping = HistoryKind::Stopping {
         at: at.clone(),
-        reason: StopReason::UserRequested,
+        reason: StopReason::NodeStopped,
         detail: String::new(),
     };
     w.enter("a.0.e", stopping, Some(old.clone()));

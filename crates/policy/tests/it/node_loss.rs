@@ -2,6 +2,7 @@
 
 use greenroom_types::bundle::BundleState;
 use greenroom_types::job::{HistoryKind, MANUAL, StopReason, TAG_START_MODE};
+use greenroom_types::node::RejectionCode;
 use serde_json::json;
 
 use crate::world::{World, bundle, fixed, job, needing, sized};
@@ -310,18 +311,19 @@ fn an_instance_that_stops_without_a_reason_has_failed() {
     assert_eq!(w.restarts("a.0.e"), 1);
 }
 
-// spec: RECOV-03, RECOV-08
+// spec: RECOV-03, RECOV-08, FIELD-57
 #[test]
-fn a_failed_instance_is_recovered_at_once_and_its_remains_change_nothing() {
+fn a_failed_instance_is_recovered_at_once_but_not_where_its_remains_are() {
     let mut w = one_on_n();
     w.submit(bundle("x", json!([job("e")])));
     w.took();
     let dead = w.last_start("a.0.e");
-    w.fails("a.0.e");
+    w.ends("a.0.e", StopReason::JobFailed);
+    assert_eq!(w.filtered()["n"], "recoveryExcluded");
     assert_eq!(
         w.calls(),
-        ["start a.0.e primary on n"],
-        "binpack: the node itself is not at fault"
+        ["start a.0.e primary on m"],
+        "although binpack would take n"
     );
     // The old instance's stop is about an older start of the very same key.
     w.enter("a.0.e", HistoryKind::Stopped(dead.0), Some(dead.1));
@@ -329,6 +331,176 @@ fn a_failed_instance_is_recovered_at_once_and_its_remains_change_nothing() {
     w.runs("a.0.e");
     assert!(w.calls().is_empty());
     assert_eq!(w.restarts("a.0.e"), 1);
+    // Without remains the node itself is not at fault.
+    w.at(10_000);
+    w.fails("a.0.e");
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+}
+
+// spec: RECOV-17, RECOV-08
+#[test]
+fn where_there_is_no_other_place_the_remains_are_waited_for() {
+    for elastic in [false, true] {
+        let pools = if elastic {
+            crate::world::cloud()
+        } else {
+            fixed()
+        };
+        let mut w = World::with(pools, &[]);
+        w.tag("n", if elastic { "t1" } else { "own" }, "x", "y");
+        w.joins("n", 4.0);
+        w.submit(bundle("a", json!([sized("e", 4.0)])));
+        w.runs("a.0.e");
+        w.at(10_000);
+        w.took();
+        w.ends("a.0.e", StopReason::JobFailed);
+        assert!(w.acts().is_empty(), "nothing is bought, nothing told");
+        assert_eq!(w.restarts("a.0.e"), 1);
+        let attempts = w.metrics().placements_attempted;
+        w.picture("n", 4.0);
+        w.at(12_000);
+        w.over("a.0.e");
+        assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+        assert_eq!(w.metrics().placements_attempted, attempts + 1);
+        w.runs("a.0.e");
+        assert_eq!(w.restarts("a.0.e"), 1);
+    }
+}
+
+// spec: RECOV-17
+#[test]
+fn remains_that_do_not_go_give_way_to_a_purchase() {
+    let mut w = World::with(crate::world::cloud(), &[]);
+    w.tag("n", "t1", "x", "y");
+    w.joins("n", 4.0);
+    w.submit(bundle("a", json!([sized("e", 4.0)])));
+    w.runs("a.0.e");
+    w.at(10_000);
+    w.took();
+    w.ends("a.0.e", StopReason::JobFailed);
+    w.at(39_999);
+    assert!(w.calls().is_empty());
+    w.at(40_000);
+    assert_eq!(w.calls(), ["create @1 c4 in t1"]);
+    // An existing node that comes meanwhile is taken at once.
+    let mut w = one_on_n();
+    w.stopping("m");
+    w.ends("a.0.e", StopReason::JobFailed);
+    assert!(w.calls().is_empty());
+    w.joins("x", 4.0);
+    assert_eq!(w.calls(), ["start a.0.e primary on x"]);
+}
+
+/// `a.0.e` was accepted on `n` and `n` was lost before it ran; there was no other place.
+fn lost_before_it_ran() -> World {
+    let mut w = World::with(fixed(), &[("n", 1.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.stopping("n");
+    w.ends("a.0.e", StopReason::NodeStopped);
+    w.at(3_000);
+    w.hello("n");
+    w.took();
+    w
+}
+
+// spec: BIND-07, HIST-04
+#[test]
+fn an_accepted_start_that_comes_back_is_the_jobs_own_and_its_failure_counts() {
+    let mut w = lost_before_it_ran();
+    let (at, start_id) = w.last_start("a.0.e");
+    w.enter("a.0.e", HistoryKind::Provisioned(at), Some(start_id));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert!(w.calls().is_empty(), "it was started already");
+    w.at(60_000);
+    w.picture("n", 1.0);
+    w.fails("a.0.e");
+    assert_eq!(w.restarts("a.0.e"), 2, "the loss, and its own failure");
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+}
+
+// spec: BIND-07, HIST-04
+#[test]
+fn so_it_is_when_the_start_is_answered_before_the_stream_shows_it() {
+    let mut w = lost_before_it_ran();
+    let there = greenroom_types::call::Refusal::new(
+        greenroom_types::call::Status::AlreadyExists,
+        "already_on_node",
+        "it is there",
+    )
+    .with("state", "provisioned");
+    let (at, start_id) = w.last_start("a.0.e");
+    w.refuse("StartJob", 1, greenroom_policy::CallFailure::Refused(there));
+    w.picture("n", 1.0);
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+    w.enter("a.0.e", HistoryKind::Provisioned(at), Some(start_id));
+    w.tell("a.0.e");
+    w.at(60_000);
+    w.fails("a.0.e");
+    assert_eq!(w.restarts("a.0.e"), 2);
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+}
+
+/// `a.0.e` ran on `n`, which was lost and came back with it while the job was bound to a machine that
+/// is being made.
+fn back_while_another_boots() -> World {
+    let mut w = World::with(crate::world::cloud(), &[]);
+    w.tag("n", "t1", "x", "y");
+    w.joins("n", 4.0);
+    w.submit(bundle("a", json!([sized("e", 4.0), sized("f", 4.0)])));
+    w.runs("a.0.e");
+    w.stopping("n");
+    w.ends("a.0.e", StopReason::NodeStopped);
+    assert_eq!(w.node_of("a.0.e").unwrap(), "@2", "@1 is for a.0.f");
+    w.at(20_000);
+    w.hello("n");
+    let (at, start_id) = (w.place_of("primary", "n"), w.last_start("a.0.e").1);
+    let kind = HistoryKind::Running {
+        at,
+        ports: Default::default(),
+    };
+    w.enter("a.0.e", kind, Some(start_id));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "@2");
+    w.took();
+    w
+}
+
+// spec: BIND-07
+#[test]
+fn what_came_back_meanwhile_is_found_when_the_new_place_is_lost() {
+    let mut w = back_while_another_boots();
+    w.stopping("@2");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert!(w.calls().is_empty(), "it runs");
+}
+
+// spec: BIND-07, CEIL-07
+#[test]
+fn and_when_its_bundle_breaks() {
+    let mut w = back_while_another_boots();
+    w.joins("@1", 4.0);
+    w.rejects("a.0.f", "@1", RejectionCode::InvalidSpec, "bad");
+    assert!(w.is_broken("a"));
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+}
+
+// spec: BIND-08
+#[test]
+fn a_target_that_nobody_pursues_is_stopped_before_it_runs() {
+    let mut w = World::with(fixed(), &[("n", 4.0), ("m", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.runs("a.0.e");
+    w.took();
+    assert_eq!(w.node_of("a.0.e").unwrap(), "m");
+    let left = w.started_before("a.0.e", "primary@0123abcd", "n");
+    let at = w.place_of("primary@0123abcd", "n");
+    w.enter("a.0.e", HistoryKind::Prepared(at), Some(left));
+    w.tell("a.0.e");
+    w.tell("a.0.e");
+    assert_eq!(w.calls(), ["stop a.0.e/primary@0123abcd on n"], "once");
+    w.at(5_000);
+    assert_eq!(w.calls(), ["stop a.0.e/primary@0123abcd on n"]);
 }
 
 // spec: RECOV-03

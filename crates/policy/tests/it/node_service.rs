@@ -462,7 +462,7 @@ fn one_that_ends_by_itself_comes_back_after_five_seconds() {
         let job_id = job_on(&w, "n1").unwrap();
         w.runs(&job_id);
         w.took();
-        w.fails(&job_id);
+        w.ends(&job_id, StopReason::JobFailed);
         assert!(job_on(&w, "n1").is_none());
         assert_eq!(calls(&mut w), [format!("deleteJob s#{round}")]);
         w.over(&job_id);

@@ -254,3 +254,27 @@ fn passing_over_changes_no_placement() {
     }
     assert!(placed > 300, "something was placed: {placed}");
 }
+
+// spec: PEND-02, INTRA-08
+#[test]
+fn an_inventory_that_changes_a_zone_is_heard_by_jobs_that_it_binds_elsewhere() {
+    let pools = json!([{"name": "p", "tiers": [
+        {"name": "oci", "kind": "oci", "scaleOut": "elastic", "region": "ad-1", "maxNodes": 1,
+         "placementLeadMs": 0,
+         "candidateInstanceTypes": [{"instanceType": "s", "totalCapacity": 1, "totalCores": 1}]},
+        {"name": "own", "kind": "local-servers", "scaleOut": "fixed"},
+    ]}]);
+    let mut w = World::with(pools, &[]);
+    w.tag("x", "own", "az", "hall-9");
+    let mut hard = bundle("a", json!([sized("e", 1.0), sized("f", 1.0)]));
+    hard.intra_replica_placement.same_az = greenroom_types::bundle::SameAz::Hard;
+    w.submit(hard);
+    w.joins("x", 1.0);
+    assert_eq!(w.node_of("a.0.e").unwrap(), "@1");
+    w.hello("@1");
+    assert_eq!(w.filtered()["x"], "intraReplicaAz");
+    w.took();
+    // The zone that was asked for is not in its tags: from its own picture on, none is known.
+    w.picture("@1", 1.0);
+    assert_eq!(w.calls(), ["start a.0.f primary on x"]);
+}

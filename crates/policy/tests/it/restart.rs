@@ -64,7 +64,6 @@ fn drains_and_deferred_recoveries_just_end_and_the_next_instance_places() {
     for _ in 0..2 {
         w.runs("a.0.e");
         w.fails("a.0.e");
-        w.over("a.0.e");
     }
     assert_eq!(w.node_of("a.0.e"), None);
     drain(&mut w, "n");

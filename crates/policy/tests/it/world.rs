@@ -286,20 +286,22 @@ impl World {
 
     fn perform(&mut self, effect: Effect) {
         self.all.push(effect.clone());
-        if let Effect::Call {
-            call: Call::CreateAwsNode(create),
-            ..
-        } = &effect
-        {
-            self.bought.push(create.node_id.clone());
-            let metadata = NodeMetadata {
-                node_id: create.node_id.clone(),
-                tags: create.tags.clone(),
-                created_at: self.now.wall,
-                ..NodeMetadata::default()
+        if let Effect::Call { call, .. } = &effect {
+            let asked = match call {
+                Call::CreateAwsNode(create) => Some((&create.node_id, &create.tags)),
+                Call::CreateOciNode(create) => Some((&create.node_id, &create.tags)),
+                _ => None,
             };
-            self.nodes
-                .insert(create.node_id.clone(), Arc::new(metadata));
+            if let Some((node_id, tags)) = asked {
+                self.bought.push(node_id.clone());
+                let metadata = NodeMetadata {
+                    node_id: node_id.clone(),
+                    tags: tags.clone(),
+                    created_at: self.now.wall,
+                    ..NodeMetadata::default()
+                };
+                self.nodes.insert(node_id.clone(), Arc::new(metadata));
+            }
         }
         let line = self.brief(&effect);
         self.lines.push(line);
@@ -682,9 +684,16 @@ impl World {
         self.tell(id);
     }
 
-    /// The instance last started fails.
+    /// The instance last started fails, and nothing is left of it.
     pub(crate) fn fails(&mut self, id: &str) {
-        self.ends(id, StopReason::JobFailed);
+        let (at, start_id) = self.last_start(id);
+        let kind = HistoryKind::Stopping {
+            at,
+            reason: StopReason::JobFailed,
+            detail: String::new(),
+        };
+        self.enter(id, kind, Some(start_id));
+        self.over(id);
     }
 
     /// The worker refuses the start of that role on that node.
