@@ -73,11 +73,16 @@ pub struct Bound {
 // === impl Bound ===
 
 impl Bound {
-    /// Takes what its bundle says of it.
+    /// Takes what its bundle says of it. What it was bound with counts on, as it may run with that
+    /// (RESV-04); what it needs from its next start on counts at once (BUNDLE-11).
     pub(crate) fn take_spec(&mut self, plan: &BundlePlan, at: usize) {
         let job = &plan.jobs()[at];
-        self.plain = job.needs.plain();
-        self.needs = Some(Arc::clone(&job.needs));
+        let needs = match self.needs.take() {
+            Some(old) if *old != *job.needs => Arc::new(old.raised_to(&job.needs)),
+            _ => Arc::clone(&job.needs),
+        };
+        self.plain = needs.plain();
+        self.needs = Some(needs);
         self.exclusive = job.exclusive;
         self.shares = plan.groups()[job.group].is_shared();
     }

@@ -391,6 +391,10 @@ impl<'a> Case<'a> {
 
     /// Reservation in force for this job (INTRA-05, RESV-02).
     pub(crate) fn reserved_on<'n>(&self, node: &'n Node) -> Cow<'n, Reserved> {
+        // Asked about this node alone: what the job itself still holds there is not in its way.
+        if self.request.pin.is_some() && node.lists_unbound(&self.job_id) {
+            return Cow::Owned(node.reserved_without(&self.job_id, |job| self.is_mate(job)));
+        }
         if node.holds.is_empty() {
             Cow::Borrowed(&node.reserved)
         } else {
@@ -449,6 +453,10 @@ impl<'a> Case<'a> {
             });
             if let Some(bound) = by_job {
                 return Some((*port, Holder::Job(bound.job_id.clone())));
+            }
+            let mut others = node.listed.iter().filter(|it| it.job_id != self.job_id);
+            if let Some(listed) = others.find(|it| claims(&it.needs)) {
+                return Some((*port, Holder::Job(listed.job_id.clone())));
             }
             let held = node.holds.iter().any(|hold| {
                 claims(&hold.needs) && !hold.members.iter().any(|job| self.is_mate(job))

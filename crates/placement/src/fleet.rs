@@ -16,7 +16,7 @@ use crate::groups::BundlePlan;
 use crate::index::{Index, Mask};
 use crate::lookup::Lookup;
 use crate::node::{
-    Node, NodeCondition, NodeFacts, Released, ServicePorts, Source, Spare, TierGate,
+    Listed, Node, NodeCondition, NodeFacts, Released, ServicePorts, Source, Spare, TierGate,
 };
 use crate::offer::Offer;
 use crate::port::Port;
@@ -330,6 +330,8 @@ impl Fleet {
             entry.offer = Default::default();
             entry.reported = Reserved::default();
             entry.warm.clear();
+            entry.foreign.clear();
+            entry.listed.clear();
             self.settle(slot);
         }
     }
@@ -359,6 +361,16 @@ impl Fleet {
         if self.nodes[slot].foreign != jobs {
             self.nodes[slot].foreign = jobs;
             self.revision += 1;
+        }
+    }
+
+    /// What a node's inventory says that jobs hold there, each job once: it counts with what is bound,
+    /// or beyond it (RESV-07).
+    pub fn set_listed(&mut self, node: &NodeId, jobs: Vec<Listed>) {
+        let slot = self.slot(node);
+        if self.nodes[slot].listed != jobs {
+            self.nodes[slot].listed = jobs;
+            self.settle(slot);
         }
     }
 

@@ -36,7 +36,7 @@ pub use fleet::{Drift, Fleet};
 pub use groups::{BundlePlan, Group, PlannedJob};
 pub use key::{Key, Packing, Rank};
 pub use needs::{GpuNeed, Needs};
-pub use node::{NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};
+pub use node::{Listed, NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};
 #[doc(hidden)]
 pub use place::place_by_scan;
 pub use place::{place, place_traced};

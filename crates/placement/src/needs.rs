@@ -117,6 +117,34 @@ impl Needs {
         }
     }
 
+    /// The larger of two statements of one job's needs, each field by itself.
+    pub(crate) fn raised_to(&self, other: &Self) -> Self {
+        let mut raised = self.clone();
+        raised.capacity = raised.capacity.max(other.capacity);
+        raised.cores = raised.cores.max(other.cores);
+        for wanted in &other.capabilities {
+            let count = |needs: &Self| -> u32 {
+                let named = needs.capabilities.iter();
+                named
+                    .filter(|it| it.name == wanted.name)
+                    .map(|it| it.count)
+                    .sum()
+            };
+            let (here, there) = (count(&raised), count(other));
+            if there > here {
+                let mut more = wanted.clone();
+                more.count = there - here;
+                raised.capabilities.push(more);
+            }
+        }
+        raised.ports.extend(other.ports.iter().copied());
+        let share = |needs: &Self| needs.gpus.iter().map(|need| need.share).sum::<f64>();
+        if share(other) > share(self) {
+            raised.gpus.clone_from(&other.gpus);
+        }
+        raised
+    }
+
     /// Capacity and cores, when nothing else is needed.
     pub(crate) fn plain(&self) -> Option<(f64, u64)> {
         let rest = self.capabilities.is_empty() && self.ports.is_empty() && self.gpus.is_empty();

@@ -12,6 +12,7 @@ use greenroom_types::{JobId, JobName, NodeId, PoolName, ServiceId, Tags, Templat
 use serde::{Deserialize, Serialize};
 
 use crate::binding::{Bound, JobRef};
+use crate::needs::Needs;
 use crate::offer::Offer;
 use crate::port::Port;
 use crate::reserved::Reserved;
@@ -105,12 +106,24 @@ pub(crate) enum Source {
     Prospective,
 }
 
+/// What a node's picture says that a job holds on it (RESV-07).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Listed {
+    /// The job.
+    pub job_id: JobId,
+    /// What it holds.
+    pub needs: Needs,
+    /// Device of its GPU share.
+    pub gpu_index: Option<u32>,
+}
+
 /// Room kept for the members of one group that are not placed yet (INTRA-05).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hold {
     /// Each member it is kept for.
     pub(crate) members: Vec<JobRef>,
-    pub(crate) needs: crate::needs::Needs,
+    pub(crate) needs: Needs,
 }
 
 /// One node of the fleet.
@@ -137,6 +150,8 @@ pub(crate) struct Node {
     pub(crate) bound: Vec<Bound>,
     /// Jobs that its inventory lists and that are not bound to it (RESV-07).
     pub(crate) foreign: Vec<(JobId, JobRef)>,
+    /// What its inventory says that jobs hold, by job; each job once.
+    pub(crate) listed: Vec<Listed>,
     pub(crate) holds: Vec<Hold>,
     /// Ports of node services, with the index of the service.
     pub(crate) service_ports: Vec<(Port, usize)>,
@@ -273,7 +288,7 @@ impl Node {
         u32::try_from(images.iter().filter(held).count()).unwrap_or(u32::MAX)
     }
 
-    /// Bindings and holds, without what is reported. Summed anew each time, so that no error of
+    /// Bindings, what else its picture lists, and holds, without what is reported. Summed anew each time, so that no error of
     /// rounding can creep in over a thousand bindings.
     pub(crate) fn derive(&self, skip: impl Fn(&Hold) -> bool) -> Reserved {
         let mut derived = Reserved::default();
@@ -283,6 +298,13 @@ impl Node {
                 derived.cores += cores;
             } else if let Some(needs) = &bound.needs {
                 derived.add_bound(needs, bound.gpu_index, &self.offer.devices);
+            }
+        }
+        for listed in &self.listed {
+            // A side of a migration is as good as the other: they are never on one node.
+            match self.bound.iter().find(|it| it.job_id == listed.job_id) {
+                Some(bound) => derived.add_excess(listed, bound),
+                None => derived.add_bound(&listed.needs, listed.gpu_index, &self.offer.devices),
             }
         }
         for hold in self.holds.iter().filter(|hold| !skip(hold)) {
@@ -302,6 +324,25 @@ impl Node {
         } else {
             Cow::Borrowed(&self.reserved)
         }
+    }
+
+    /// Its picture lists the job, which is not bound to it.
+    pub(crate) fn lists_unbound(&self, job_id: &JobId) -> bool {
+        self.listed.iter().any(|listed| listed.job_id == *job_id)
+            && self.bound.iter().all(|bound| bound.job_id != *job_id)
+    }
+
+    /// As [`Self::reserved_for`], without what its picture lists for that job.
+    pub(crate) fn reserved_without(
+        &self,
+        job_id: &JobId,
+        is_own: impl Fn(&JobRef) -> bool,
+    ) -> Reserved {
+        let mut node = self.clone();
+        node.listed.retain(|listed| listed.job_id != *job_id);
+        let mut reserved = node.derive(|hold| hold.members.iter().any(&is_own));
+        reserved.raise_to(&node.reported);
+        reserved
     }
 
     pub(crate) fn sum_up(&mut self) {

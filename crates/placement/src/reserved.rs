@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use greenroom_types::inventory::NodeInventory;
 use serde::{Deserialize, Serialize};
 
+use crate::binding::Bound;
 use crate::needs::{GpuNeed, Needs};
+use crate::node::Listed;
 use crate::offer::Device;
 use crate::port::Port;
 
@@ -63,6 +65,25 @@ impl Reserved {
                         *self.gpus.entry(device.index).or_default() += need.share;
                     }
                 }
+            }
+        }
+    }
+
+    /// Counts what a bound job holds beyond what it is bound with: it runs with what it was started
+    /// with (BUNDLE-11).
+    pub(crate) fn add_excess(&mut self, listed: &Listed, bound: &Bound) {
+        let nothing = Needs::default();
+        let known = bound.needs.as_deref().unwrap_or(&nothing);
+        self.capacity += (listed.needs.capacity - known.capacity).max(0.0);
+        self.cores += listed.needs.cores.saturating_sub(known.cores);
+        self.ports.extend(listed.needs.ports.iter().copied());
+        let share = |needs: &Needs| needs.gpus.iter().map(|need| need.share).sum::<f64>();
+        if let Some(index) = listed.gpu_index {
+            let here = bound.gpu_index.is_none_or(|known| known == index);
+            let counted = if here { share(known) } else { 0.0 };
+            let more = share(&listed.needs) - counted;
+            if more > 0.0 {
+                *self.gpus.entry(index).or_default() += more;
             }
         }
     }

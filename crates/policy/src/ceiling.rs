@@ -4,7 +4,7 @@
 //! instance at once, whatever the Manager has heard of it so far.
 
 use greenroom_types::call::Call;
-use greenroom_types::{BundleId, JobId, Mono, NodeId};
+use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now};
 
 use crate::calls::Purpose;
 use crate::effect::{Callback, Effects, ErrorInfo};
@@ -30,10 +30,21 @@ impl Counted {
 impl JobRecord {
     /// Triggers younger than an hour; one exactly an hour old does not count (CEIL-01).
     pub(crate) fn restarts_at(&self, now: Mono) -> usize {
-        self.restarts
-            .iter()
-            .filter(|at| now - **at < RESTART_WINDOW)
-            .count()
+        self.restarts.iter().filter(|until| **until > now).count()
+    }
+
+    /// Takes up what earlier instances counted, as far as the history tells (HYDR-10); not the failure
+    /// that is a trigger now (HYDR-08).
+    pub(crate) fn recount(&mut self, now: Now, trigger: Option<u64>) {
+        let mut failures = crate::history::failures(&self.seen);
+        failures.retain(|(ordinal, _)| Some(*ordinal) != trigger);
+        for (_, at) in failures {
+            let age = u64::try_from(now.wall.0.saturating_sub(at.0)).unwrap_or(0);
+            if age < RESTART_WINDOW.0 {
+                let left = Millis(RESTART_WINDOW.0 - age);
+                self.restarts.push_back(now.mono + left);
+            }
+        }
     }
 }
 
@@ -49,12 +60,8 @@ impl Policy {
         let Some(job) = self.jobs.get_mut(job_id) else {
             return Counted::Within;
         };
-        job.restarts.push_back(now);
-        while job
-            .restarts
-            .front()
-            .is_some_and(|at| now - *at >= RESTART_WINDOW)
-        {
+        job.restarts.push_back(now + RESTART_WINDOW);
+        while job.restarts.front().is_some_and(|until| *until <= now) {
             job.restarts.pop_front();
         }
         let count = job.restarts.len();

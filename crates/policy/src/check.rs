@@ -122,7 +122,13 @@ impl Policy {
         }
         for (job_id, job) in &self.jobs {
             let timer = match self.standing(job) {
-                Standing::Scheduled { .. } if job.pending.is_none() && job.wait.is_none() => {
+                // One that lacks more than its time is looked at when that comes.
+                Standing::Scheduled { .. }
+                    if job.pending.is_none()
+                        && job.wait.is_none()
+                        && !job.resting
+                        && self.spec(job_id).is_some() =>
+                {
                     Timer::ScheduledStart(job_id.clone())
                 }
                 Standing::StartRetry => Timer::StartRetry(job_id.clone()),

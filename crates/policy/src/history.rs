@@ -35,7 +35,7 @@ pub(crate) struct Run {
     pub(crate) role: Role,
     pub(crate) node_id: NodeId,
     pub(crate) start_id: Option<StartId>,
-    /// Its node as known then.
+    /// Its node as known at its newest entry.
     pub(crate) node: Arc<NodeMetadata>,
     /// Ordinal of its first entry.
     pub(crate) first: u64,
@@ -45,6 +45,8 @@ pub(crate) struct Run {
     pub(crate) accepted_at: Wall,
     /// When it last came to run.
     pub(crate) running_since: Option<Wall>,
+    /// Ordinal and time of the entry with which it began to end.
+    pub(crate) ended: Option<(u64, Wall)>,
     pub(crate) state: RunState,
 }
 
@@ -202,6 +204,7 @@ pub(crate) fn runs(job: &JobWithHistory) -> Vec<Run> {
                     last: 0,
                     accepted_at: entry.at,
                     running_since: None,
+                    ended: None,
                     state,
                 });
                 runs.len() - 1
@@ -213,11 +216,59 @@ pub(crate) fn runs(job: &JobWithHistory) -> Vec<Run> {
             (RunState::Ending(reason), RunState::Ended(None)) => RunState::Ended(Some(reason)),
             (_, state) => state,
         };
+        run.node = Arc::clone(&at.node);
+        if run.is_live() {
+            run.ended = None;
+        } else {
+            run.ended.get_or_insert((run.last, entry.at));
+        }
         if state == RunState::Running {
             run.running_since = Some(entry.at);
         }
     }
     runs
+}
+
+/// When runs of a job failed by themselves, with the ordinal of that entry, oldest first, as far as it
+/// counts against its ceiling (CEIL-06): what can be read of what an instance of the policy that
+/// watched has counted. Losses of nodes are left out, as the history does not tell the reclaimed ones.
+pub(crate) fn failures(job: &JobWithHistory) -> Vec<(u64, Wall)> {
+    let runs = runs(job);
+    // An update, and the life after a verdict, begin anew; so does a node bought for the job.
+    let begun = job.history.iter().enumerate().filter(|(_, entry)| {
+        matches!(
+            entry.kind,
+            HistoryKind::Updated { .. } | HistoryKind::Failed { .. }
+        )
+    });
+    let begun = begun.map(|(index, _)| ordinal(job, index));
+    let bought = |run: &&Run| {
+        let wanted_by = run.node.tags.get("jobId").map(String::as_str);
+        run.running_since.is_some() && wanted_by == Some(job.job.job_id.as_str())
+    };
+    let bought = runs.iter().filter(bought).map(|run| run.first);
+    let from = begun.chain(bought).max().unwrap_or(0);
+    let mut failed: Vec<(u64, Wall)> = runs
+        .iter()
+        .filter(|run| match run.state {
+            RunState::Ending(reason) | RunState::Ended(Some(reason)) => {
+                reason == StopReason::JobFailed
+            }
+            _ => false,
+        })
+        .filter_map(|run| run.ended.map(|ended| (run, ended)))
+        // One side of a migration that went on with the other (MIGR-34).
+        .filter(|(run, (at, _))| {
+            !runs.iter().any(|other| {
+                let goes_on = other.ended.is_none_or(|(end, _)| end > *at);
+                other.first != run.first && other.first < *at && goes_on
+            })
+        })
+        .map(|(_, ended)| ended)
+        .filter(|(at, _)| *at > from)
+        .collect();
+    failed.sort_unstable();
+    failed
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub(crate) struct Snapshot {
 struct Findings {
     /// Lost while nobody watched (HYDR-08).
     lost: BTreeSet<JobId>,
+    /// Ordinal of the entry that tells so.
+    failed: BTreeMap<JobId, u64>,
     /// Prepared targets whose source has stopped (HYDR-17).
     prepared: Vec<(InstanceKey, NodeId)>,
     /// Left over by a predecessor that died in a migration (HYDR-07).
@@ -127,6 +129,11 @@ impl Policy {
         let mut findings = Findings::default();
         for job_id in &snapshot.jobs {
             self.bind_from_history(job_id, &mut findings);
+            let now = self.now;
+            let trigger = findings.failed.get(job_id).copied();
+            if let Some(job) = self.jobs.get_mut(job_id) {
+                job.recount(now, trigger);
+            }
         }
         for bundle_id in &snapshot.bundles {
             self.rebuild_broken(bundle_id);
@@ -295,12 +302,15 @@ impl Policy {
             self.expect_run(job_id, &run, findings);
             return;
         }
-        let lost = newest.is_some_and(|run| match run.end(&job.seen) {
-            End::Not => run.state == RunState::Running,
+        let Some(newest) = newest else { return };
+        let lost = match newest.end(&job.seen) {
+            End::Not => newest.state == RunState::Running,
             End::Failed => true,
             End::Requested | End::Plain { .. } => false,
-        });
+        };
         if lost {
+            let told = newest.ended.map(|(ordinal, _)| ordinal);
+            findings.failed.extend(told.map(|at| (job_id.clone(), at)));
             findings.lost.insert(job_id.clone());
         }
     }

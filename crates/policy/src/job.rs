@@ -41,7 +41,7 @@ pub(crate) struct JobRecord {
     pub(crate) gate: Option<Mono>,
     /// Last recovery attempt that sent something (RECOV-09).
     pub(crate) recovered_at: Option<Mono>,
-    /// Counted triggers, oldest first (CEIL-01).
+    /// Until when each counted trigger counts, oldest first (CEIL-01).
     pub(crate) restarts: VecDeque<Mono>,
     /// Verdict of this instance (CEIL-12).
     pub(crate) verdict: Option<Verdict>,

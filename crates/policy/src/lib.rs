@@ -35,6 +35,7 @@ pub mod policy;
 mod prefetch;
 mod provision;
 mod recovery;
+mod remains;
 pub mod report;
 mod saga;
 pub mod settings;

@@ -3,20 +3,23 @@
 //! What placement must know of a node is kept in the fleet beside the record here; every change goes
 //! through one method so that the two cannot part.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use greenroom_placement::{NodeCondition, NodeFacts};
-use greenroom_types::call::Call;
+use greenroom_placement::{Listed, Needs, NodeCondition, NodeFacts};
+use greenroom_types::bundle::Requirements;
+use greenroom_types::call::{Call, Status};
 use greenroom_types::inventory::NodeInventory;
+use greenroom_types::job::{HistoryKind, JobWithHistory};
 use greenroom_types::node::{
     NodeMetadata, NodeState, NodeStoppingReason, RunningNodeMetadata, StartPhase,
 };
-use greenroom_types::{Mono, NodeId, Tags, Wall};
+use greenroom_types::{JobId, Mono, NodeId, StartId, Tags, Wall};
 
 use crate::calls::Purpose;
 use crate::effect::{Callback, Effects, ErrorInfo, MirrorState, NodeView};
 use crate::event::{ApiId, CallFailure};
+use crate::node_service::is_service;
 use crate::policy::Policy;
 use crate::provision::Asked;
 use crate::settings::Settings;
@@ -225,6 +228,8 @@ impl Policy {
     /// An ordinary node again, whatever was asked of it before it was gone (NODE-12, INTR-10).
     fn begin_anew(&mut self, node_id: &NodeId) {
         self.change_condition(node_id, |condition| condition.terminating = false);
+        // What it was before says nothing of what comes back: it is looked at from its next picture on.
+        self.fleet.clear_inventory(node_id);
         self.forget_drain(node_id);
         if self.is_hot_spare_node(node_id) {
             self.prefetch.await_picture(node_id);
@@ -400,15 +405,44 @@ impl Policy {
         self.change_condition(node_id, |condition| {
             condition.unreachable = !inventory.reachable
         });
-        let foreign = inventory
-            .assigned_jobs
-            .iter()
-            .filter_map(|assigned| {
-                let spot = self.jobs.get(&assigned.job_id)?.spot.clone()?;
-                Some((assigned.job_id.clone(), spot))
-            })
-            .collect();
+        self.note_listed(node_id);
+    }
+
+    /// What a node's picture lists, less the instances that the Manager has seen end since: a picture
+    /// is late by design (RESV-07).
+    pub(crate) fn note_listed(&mut self, node_id: &NodeId) {
+        let Some(inventory) = self.fleet.inventory(node_id).map(Arc::clone) else {
+            return;
+        };
+        let mut foreign = Vec::new();
+        let mut listed: BTreeMap<JobId, Listed> = BTreeMap::new();
+        for assigned in &inventory.assigned_jobs {
+            let Some(job) = self.jobs.get(&assigned.job_id) else {
+                continue;
+            };
+            // Services reserve nothing but their ports, which are counted elsewhere (RESV-06).
+            if is_service(&job.seen.job) || is_over(&job.seen, &assigned.start_id) {
+                continue;
+            }
+            let job_id = &assigned.job_id;
+            foreign.extend(job.spot.clone().map(|spot| (job_id.clone(), spot)));
+            let needs = Needs::of(&Requirements {
+                required_capacity: assigned.capacity,
+                required_cores: assigned.cores,
+                required_host_ports: assigned.host_ports.clone(),
+                required_gpu_capacity: assigned.gpu_capacity,
+                ..Requirements::default()
+            });
+            let entry = listed.entry(job_id.clone()).or_insert_with(|| Listed {
+                job_id: job_id.clone(),
+                needs: Needs::default(),
+                gpu_index: assigned.gpu_index,
+            });
+            entry.needs.add(&needs);
+        }
         self.fleet.set_foreign(node_id, foreign);
+        self.fleet
+            .set_listed(node_id, listed.into_values().collect());
     }
 
     pub(crate) fn node_tags(&mut self, metadata: &Arc<NodeMetadata>) {
@@ -425,6 +459,13 @@ impl Policy {
             self.change_condition(node_id, |condition| condition.unreachable = !reachable);
         }
     }
+}
+
+/// The history shows that start as over.
+fn is_over(job: &JobWithHistory, start_id: &StartId) -> bool {
+    job.history.iter().rev().any(|entry| {
+        matches!(entry.kind, HistoryKind::Stopped(_)) && entry.start_id.as_ref() == Some(start_id)
+    })
 }
 
 /// How a node was when it left service.
@@ -460,6 +501,13 @@ impl Policy {
         failure: &CallFailure,
         out: &mut Effects,
     ) {
+        // It was swept, and the Manager has forgotten it as well: that is what was wanted (NODE-16).
+        let gone = failure
+            .refusal()
+            .is_some_and(|r| r.status == Status::NotFound);
+        if gone && !self.nodes.contains_key(node_id) {
+            return;
+        }
         let message = format!("terminating node {node_id:?} failed: {failure}");
         self.report(
             ErrorInfo::new("terminateFailed", message).node(node_id),

@@ -26,6 +26,11 @@ use crate::timer::{Due, Timer};
 /// Tag naming the service of an instance's job (NSVC-04).
 const TAG_NODE_SERVICE: &str = "nodeService";
 
+/// True for a job that runs a node service.
+pub(crate) fn is_service(job: &Job) -> bool {
+    job.tags.contains_key(TAG_NODE_SERVICE)
+}
+
 /// Where services are, and what a pass is to look at.
 #[derive(Debug, Default)]
 pub(crate) struct Services {

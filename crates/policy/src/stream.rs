@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
+use greenroom_types::job::{HistoryKind, JobInfo, JobState, JobWithHistory};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{JobId, NodeId};
@@ -209,6 +209,12 @@ impl Policy {
             job_id: job_id.clone(),
             job: Arc::clone(seen),
         });
+        // What the newest entries show as over is no longer where it was (RESV-07).
+        for entry in seen.history.iter().rev().take(2) {
+            if let HistoryKind::Stopped(at) = &entry.kind {
+                self.note_listed(&at.node.node_id);
+            }
+        }
         self.note_tagged_stop(&job_id, out);
         self.review_migration(&job_id, out);
         let migration = self.jobs.get(&job_id).and_then(|job| job.migration.clone());

@@ -130,33 +130,19 @@ impl World {
     /// A start arrives at a worker: it must not overfill what the node said it has, nor share a node
     /// that is not to be shared.
     ///
-    /// There are times when the policy cannot know better, and the worker decides: jobs of a changed
-    /// bundle, which may have other needs than when they were placed while the new ones count at once
-    /// (BUNDLE-11); a line that is mended at this moment, over which starts come late and the node tells
-    /// last what it carries; and instances that returned with their node and go once those that
-    /// replace them run (BIND-08).
+    /// There are moments when the policy cannot know better, and the worker decides: when a line is just
+    /// mended, over which starts come late and the node tells last what it carries; and when a bundle
+    /// is just changed, so that its starts cross with the change.
     pub(crate) fn look_at_start(&mut self, node_id: &NodeId, job: &WorkerJob) {
         let Some(worker) = self.workers.get(node_id) else {
             return;
         };
         let changed = |it: &WorkerJob| {
             let place = it.job.bundle_place();
-            place.is_some_and(|(bundle_id, ..)| self.changed.contains(&bundle_id))
-        };
-        let returned = |it: &WorkerJob| {
-            let Some(policy) = self.policy.as_ref().filter(|policy| policy.is_live()) else {
-                return false;
-            };
-            let key = &it.instance.key;
-            let twice = worker.room_takers().any(|other| {
-                let other = &other.instance.key;
-                other.job_id == key.job_id && other.role != key.role
-            });
-            policy.migration_for_job(&key.job_id).is_none()
-                && (twice || policy.node_for_job(&key.job_id) != Some(node_id))
+            place.is_some_and(|(bundle_id, ..)| self.changed.get(&bundle_id) == Some(&self.mono()))
         };
         let mended = worker.mended_at == Some(self.mono());
-        if mended || changed(job) || worker.room_takers().any(|it| changed(it) || returned(it)) {
+        if mended || changed(job) || worker.room_takers().any(changed) {
             return;
         }
         self.invariant_no_node_is_overfilled(node_id, job);

@@ -96,10 +96,10 @@ pub(crate) struct World {
     pub(crate) last_dry_run: Option<Answer>,
     pub(crate) last_admission: Option<Answer>,
     pub(crate) touched_jobs: BTreeSet<JobId>,
-    /// Bundles that were changed while their jobs may have run with other needs (BUNDLE-11).
-    pub(crate) changed: BTreeSet<BundleId>,
     /// Jobs that were started again by hand, with what they have on their count.
     pub(crate) revived: BTreeSet<JobId>,
+    /// When each bundle was last changed.
+    pub(crate) changed: BTreeMap<BundleId, Mono>,
 }
 
 /// What is due next, and who has to be told.
@@ -155,8 +155,8 @@ impl World {
             last_dry_run: None,
             last_admission: None,
             touched_jobs: BTreeSet::new(),
-            changed: BTreeSet::new(),
             revived: BTreeSet::new(),
+            changed: BTreeMap::new(),
             settings: settings.clone(),
             spec,
         };

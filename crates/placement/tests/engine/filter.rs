@@ -115,7 +115,10 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
     look(&world, &any);
     let mut freed = greedy.clone();
     freed.jobs[1].requirements.required_host_ports.clear();
-    world.fleet.set_bundle(&std::sync::Arc::new(freed));
+    // What it was bound with counts until it is bound anew (RESV-04).
+    world.fleet.set_bundle(&std::sync::Arc::new(freed.clone()));
+    world.unbind(&freed, 0, "x");
+    world.bind(&freed, 0, "x", "n");
     look(&world, &any);
     world.offers("n", |it| it.gpus = vec![device(0, 1.0)]);
     look(&world, &any);

@@ -129,6 +129,54 @@ fn a_binding_follows_its_bundle_and_outlives_it() {
     assert_eq!(reserved(&world), 3.0);
     world.unbind(&b, 0, "e");
     assert_eq!(reserved(&world), 0.0);
+    // Smaller needs count from the next placement on: it runs with the old ones.
+    b.jobs[0] = job("e", 3.0);
+    world.bind(&b, 0, "e", "n");
+    b.jobs[0] = job("e", 1.0);
+    world.fleet.set_bundle(&Arc::new(b.clone()));
+    assert_eq!(reserved(&world), 3.0);
+    world.unbind(&b, 0, "e");
+    world.bind(&b, 0, "e", "n");
+    assert_eq!(reserved(&world), 1.0);
+}
+
+// spec: RESV-07
+#[test]
+fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
+    let mut world = world();
+    let mut b = bundle("b", vec![job("e", 2.0), job("f", 1.0)]);
+    b.jobs[1].requirements.required_host_ports = vec!["80/tcp".to_owned()];
+    world.bind(&b, 0, "e", "n");
+    let listed = |name: &str, capacity: f64, ports: &[&str]| greenroom_placement::Listed {
+        job_id: job_id(&b, 0, name),
+        needs: greenroom_placement::Needs::of(&greenroom_types::bundle::Requirements {
+            required_capacity: capacity,
+            required_host_ports: ports.iter().map(|&port| port.to_owned()).collect(),
+            ..Default::default()
+        }),
+        gpu_index: None,
+    };
+    let reserved = |world: &World| {
+        world.check();
+        world.fleet.reserved(&id("n")).unwrap().capacity
+    };
+    world
+        .fleet
+        .set_listed(&id("n"), vec![listed("e", 1.0, &[])]);
+    assert_eq!(reserved(&world), 2.0, "less than it is bound with");
+    world
+        .fleet
+        .set_listed(&id("n"), vec![listed("e", 3.0, &[])]);
+    assert_eq!(reserved(&world), 3.0, "more than it is bound with");
+    let both = vec![listed("e", 2.0, &[]), listed("x", 1.0, &["80/tcp"])];
+    world.fleet.set_listed(&id("n"), both);
+    assert_eq!(reserved(&world), 3.0, "one that is not bound here");
+    assert_eq!(
+        world.reason(&b, "f", "n"),
+        Some(greenroom_placement::Reason::HostPortConflict)
+    );
+    world.fleet.clear_inventory(&id("n"));
+    assert_eq!(reserved(&world), 2.0);
 }
 
 // spec: RESV-03, HARD-27

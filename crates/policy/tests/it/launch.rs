@@ -437,6 +437,25 @@ fn an_update_moves_no_running_job_and_counts_at_once() {
     assert_eq!(w.filtered()["n"], "insufficientCapacity");
 }
 
+// spec: BUNDLE-11, RESV-04
+#[test]
+fn room_that_an_update_gives_up_is_free_from_the_next_start_on() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([sized("e", 4.0)])));
+    w.runs("a.0.e");
+    w.bundles.get_mut("a").unwrap().bundle = bundle("a", json!([sized("e", 1.0)]));
+    w.tell_bundle("a");
+    w.submit(bundle("b", json!([job("e")])));
+    assert_eq!(w.filtered()["n"], "insufficientCapacity");
+    w.took();
+    w.at(10_000);
+    w.fails("a.0.e");
+    assert_eq!(
+        w.calls(),
+        ["start a.0.e primary on n", "start b.0.e primary on n"]
+    );
+}
+
 // spec: PLACE-32
 #[test]
 fn without_pools_nothing_is_attempted() {

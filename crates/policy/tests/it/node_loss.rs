@@ -1,6 +1,7 @@
 //! Nodes that go, jobs that follow (NODE, RECOV).
 
 use greenroom_types::bundle::BundleState;
+use greenroom_types::call::Status;
 use greenroom_types::job::{HistoryKind, MANUAL, StopReason, TAG_START_MODE};
 use greenroom_types::node::RejectionCode;
 use serde_json::json;
@@ -391,6 +392,52 @@ fn remains_that_do_not_go_give_way_to_a_purchase() {
     assert_eq!(w.calls(), ["start a.0.e primary on x"]);
 }
 
+// spec: NODE-12, PLACE-03
+#[test]
+fn a_node_that_comes_back_is_looked_at_from_its_next_picture_on() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.stopping("n");
+    w.stopped("n");
+    w.at(60_000);
+    w.hello("n");
+    w.submit(bundle("a", json!([job("e")])));
+    assert_eq!(w.node_of("a.0.e"), None, "what it was says nothing");
+    w.picture("n", 4.0);
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+}
+
+// spec: RESV-07
+#[test]
+fn a_stray_takes_room_until_it_is_over() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([sized("e", 4.0)])));
+    w.runs("a.0.e");
+    w.joins("m", 4.0);
+    w.submit(bundle("b", json!([sized("e", 4.0)])));
+    assert_eq!(w.node_of("b.0.e").unwrap(), "m");
+    // Somebody runs the first one on m as well; its worker says so.
+    let stray = w.started_before("a.0.e", "primary@0123abcd", "m");
+    let mut picture = crate::world::inventory(8.0);
+    picture.assigned_jobs = vec![greenroom_types::inventory::AssignedJob {
+        job_id: "a.0.e".into(),
+        start_id: stray.clone(),
+        capacity: 4.0,
+        ..Default::default()
+    }];
+    w.send(greenroom_types::stream::StreamEvent::NodeInventoryUpdated {
+        node_id: "m".into(),
+        inventory: std::sync::Arc::new(picture),
+    });
+    w.submit(bundle("c", json!([job("e")])));
+    assert_eq!(w.filtered()["m"], "insufficientCapacity");
+    // It is over: the picture is late, and its room is free all the same.
+    let at = w.place_of("primary@0123abcd", "m");
+    w.enter("a.0.e", HistoryKind::Stopped(at), Some(stray));
+    w.tell("a.0.e");
+    w.submit(bundle("d", json!([job("e")])));
+    assert_eq!(w.node_of("d.0.e").unwrap(), "m");
+}
+
 /// `a.0.e` was accepted on `n` and `n` was lost before it ran; there was no other place.
 fn lost_before_it_ran() -> World {
     let mut w = World::with(fixed(), &[("n", 1.0)]);
@@ -649,6 +696,28 @@ fn stopped_nodes_are_swept_and_only_those_bought_are_terminated() {
         ["call terminate bought", "onNodeTerminated bought"]
     );
     assert!(w.policy.nodes().is_empty());
+}
+
+// spec: NODE-16
+#[test]
+fn a_swept_node_that_the_manager_has_forgotten_is_no_error() {
+    for forgotten in [false, true] {
+        let mut w = World::with(crate::world::cloud(), &[]);
+        w.tag("n", "t1", "auto-manager", "true");
+        w.joins("n", 4.0);
+        w.stopping("n");
+        w.stopped("n");
+        w.took();
+        let status = if forgotten {
+            Status::NotFound
+        } else {
+            Status::Internal
+        };
+        w.refuse("TerminateNode", 1, crate::world::refused(status, "no"));
+        w.at(2 * 3_600_000);
+        let told = w.took().iter().any(|line| line.starts_with("onError"));
+        assert_eq!(told, !forgotten);
+    }
 }
 
 // spec: NODE-09, HARD-110, TIER-08

@@ -81,6 +81,64 @@ fn drains_and_deferred_recoveries_just_end_and_the_next_instance_places() {
     assert!(next.policy.drain_status(&"n".into()).is_none());
 }
 
+// spec: HYDR-10, CEIL-01
+#[test]
+fn a_crash_loop_does_not_escape_its_ceiling_by_restarts_of_the_policy() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    for minute in 0..7_u64 {
+        w.at(minute * 60_000);
+        assert!(w.node_of("a.0.e").is_some(), "minute {minute}");
+        w.runs("a.0.e");
+        w.fails("a.0.e");
+        if minute < 6 {
+            w.runs("a.0.e");
+            let mut next = restarted(&w, fixed(), &["n"]);
+            next.complete();
+            let counted = usize::try_from(minute).unwrap() + 1;
+            assert_eq!(next.restarts("a.0.e"), counted);
+            // Old ones run out as they would have.
+            next.at(3_600_000);
+            assert_eq!(next.restarts("a.0.e"), counted - 1);
+        } else {
+            // The failure that nobody judged is the seventh.
+            let mut next = restarted(&w, fixed(), &["n"]);
+            next.complete();
+            assert!(next.is_broken("a"));
+        }
+    }
+}
+
+// spec: HYDR-10, INTR-08, CEIL-06
+#[test]
+fn what_does_not_count_does_not_count_after_a_restart() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.runs("a.0.e");
+    w.fails("a.0.e");
+    w.runs("a.0.e");
+    let count = |w: &World| {
+        let mut next = restarted(w, fixed(), &["n"]);
+        next.complete();
+        next.restarts("a.0.e")
+    };
+    assert_eq!(count(&w), 1);
+    // A change of the definition begins anew.
+    let previous = Box::new(w.jobs["a.0.e"].job.clone());
+    w.enter(
+        "a.0.e",
+        greenroom_types::job::HistoryKind::Updated { previous },
+        None,
+    );
+    assert_eq!(count(&w), 0);
+    // The provider took the node.
+    w.tag("n", "own", "interruption", "spotInterruption");
+    w.ends("a.0.e", greenroom_types::job::StopReason::NodeStopped);
+    let mut next = restarted(&w, fixed(), &["m"]);
+    next.complete();
+    assert_eq!(next.restarts("a.0.e"), 1, "as a loss that nobody watched");
+}
+
 // spec: LIFE-10
 #[test]
 fn what_was_asked_for_at_the_close_is_not_undone() {

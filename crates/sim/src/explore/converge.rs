@@ -117,12 +117,7 @@ impl Stage<'_> {
                 self.apply(json!({"at": self.now(), "nodeStopped": name}))?;
             }
             ending = stopping.into_iter().collect();
-            let mut calls = self.calls_that_move();
-            // Jobs of a changed bundle run with old needs and count with new ones (BUNDLE-11), so
-            // that starts may be refused for want of room as often as their nodes recover.
-            if !self.world.changed.is_empty() {
-                calls.retain(|name| name != "startJob");
-            }
+            let calls = self.calls_that_move();
             quiet = if calls.is_empty() { quiet + 1 } else { 0 };
             if !calls.is_empty() {
                 moved = calls;
@@ -248,12 +243,6 @@ impl Stage<'_> {
                 | Standing::StoppedByRequest
                 | Standing::BundleBroken { .. },
             ) => Ok(()),
-            // Between two refusals for want of room, see above.
-            Some(Standing::StartRetry | Standing::RecoverySpacing)
-                if !self.world.changed.is_empty() =>
-            {
-                Ok(())
-            }
             // What has ended is in no snapshot (CEIL-14).
             None if self.is_ended(&job_id) => Ok(()),
             other => {

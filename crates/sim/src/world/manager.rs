@@ -84,7 +84,8 @@ impl World {
         }
         match &call {
             Call::UpdateBundle { bundle, .. } => {
-                self.changed.insert(bundle.bundle_id.clone());
+                let now = self.mono();
+                self.changed.insert(bundle.bundle_id.clone(), now);
             }
             Call::StartBundleJob {
                 bundle_id,

@@ -1,0 +1,63 @@
+//! What is left of a job's earlier instance: no place for the next one while it is there (RECOV-08), and
+//! worth a moment's wait where there is no other (RECOV-17).
+
+use greenroom_placement::{Decision, Request, place};
+use greenroom_types::JobId;
+
+use crate::job::JobRecord;
+use crate::policy::Policy;
+use crate::timer::{Due, Timer};
+
+// === impl Policy ===
+
+impl Policy {
+    /// Whether a job waits for its remains to go (RECOV-17): where they hold its key, or where nothing
+    /// that runs has room and a node would have it but for them. Not for ever: what is stuck there
+    /// gives way to a purchase.
+    pub(crate) fn awaits_remains(&mut self, job_id: &JobId, decision: &Decision) -> bool {
+        let booted = match decision {
+            Decision::Place { node, .. } => !self.fleet.is_prospective(node),
+            _ => false,
+        };
+        let window = self.settings.failure_backoff;
+        let now = self.now.mono;
+        let Some(job) = self.jobs.get(job_id) else {
+            return false;
+        };
+        let until = job.awaits_remains.unwrap_or(now) + window;
+        if job.remains.is_empty() || until <= now {
+            return false;
+        }
+        let holder = job.key_holder.as_ref();
+        let held = holder.is_some_and(|node_id| self.is_running(node_id));
+        if !held && (booted || !self.may_return(job)) {
+            return false;
+        }
+        if let Some(job) = self.jobs.get_mut(job_id) {
+            job.awaits_remains.get_or_insert(now);
+        }
+        let timer = Timer::LaunchGate(job_id.clone());
+        self.timers.set(timer, Due::Mono(until));
+        true
+    }
+
+    /// One of the nodes of its remains would take the job once they are gone.
+    fn may_return(&self, job: &JobRecord) -> bool {
+        let Some(spot) = &job.spot else { return false };
+        let Some(bundle) = self.bundle(&spot.bundle_id) else {
+            return false;
+        };
+        let excluded = self.failed_for(job);
+        let Some(request) = Request::new(&bundle, spot.replica_index, &spot.job_name) else {
+            return false;
+        };
+        let request = request
+            .of_job(job.job_id())
+            .in_context(self.context_of(job.job_id(), &bundle))
+            .without(&excluded);
+        job.remains.iter().any(|node_id| {
+            let decision = place(&self.fleet, &request.clone().pinned_to(node_id));
+            matches!(decision, Decision::Place { .. })
+        })
+    }
+}
