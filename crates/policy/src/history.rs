@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
-use greenroom_types::node::NodeMetadata;
+use greenroom_types::node::{NodeMetadata, RejectionCode};
 use greenroom_types::{NodeId, Role, StartId, Wall};
 
 /// Longest part of a worker's words that is passed on.
@@ -267,14 +267,29 @@ pub(crate) fn failures(job: &JobWithHistory) -> Vec<(u64, Wall)> {
         .map(|(_, ended)| ended)
         .filter(|(at, _)| *at > from)
         .collect();
+    failed.retain(|(at, _)| !was_without_disk(job, *at));
     failed.sort_unstable();
     failed
+}
+
+/// The entry before that one is a refusal for want of disk, which is no trigger (HEALTH-12).
+fn was_without_disk(job: &JobWithHistory, ended: u64) -> bool {
+    (0..job.history.len().saturating_sub(1)).any(|index| {
+        let refused = &job.history[index].kind;
+        ordinal(job, index + 1) == ended
+            && matches!(
+                refused,
+                HistoryKind::Rejected {
+                    code: RejectionCode::Disk,
+                    ..
+                }
+            )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use greenroom_types::job::{At, HistoryEntry};
-    use greenroom_types::node::RejectionCode;
 
     use super::*;
 

@@ -333,8 +333,8 @@ impl Policy {
         }
         let runs = history::runs(&job.seen);
         let accepted = || {
-            let live = runs.iter().filter(|run| run.is_live());
-            live.filter(|run| self.goes_on(job, run)).next_back()
+            let wanted = |run: &&Run| run.is_live() && self.goes_on(job, run);
+            runs.iter().rfind(wanted)
         };
         let Some(run) = self.longest_running(job, &runs).or_else(accepted).cloned() else {
             return false;

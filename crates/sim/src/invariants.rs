@@ -131,8 +131,9 @@ impl World {
     /// that is not to be shared.
     ///
     /// There are moments when the policy cannot know better, and the worker decides: when a line is just
-    /// mended, over which starts come late and the node tells last what it carries; and when a bundle
-    /// is just changed, so that its starts cross with the change.
+    /// mended, over which starts come late and the node tells last what it carries; when a bundle is just
+    /// changed, so that its starts cross with the change; and, for a policy that began after the change,
+    /// until the node's picture lists with what an instance was started before it.
     pub(crate) fn look_at_start(&mut self, node_id: &NodeId, job: &WorkerJob) {
         let Some(worker) = self.workers.get(node_id) else {
             return;
@@ -141,8 +142,21 @@ impl World {
             let place = it.job.bundle_place();
             place.is_some_and(|(bundle_id, ..)| self.changed.get(&bundle_id) == Some(&self.mono()))
         };
+        let node = self.ledger.node(node_id);
+        let picture = node.and_then(|node| node.inventory.as_ref());
+        let untold = |it: &WorkerJob| {
+            let place = it.job.bundle_place();
+            let was_changed = place.is_some_and(|(id, ..)| self.changed.contains_key(&id));
+            let start_id = &it.instance.start_id;
+            was_changed
+                && picture.is_none_or(|picture| {
+                    let mut listed = picture.assigned_jobs.iter();
+                    listed.all(|listed| listed.start_id != *start_id)
+                })
+        };
         let mended = worker.mended_at == Some(self.mono());
-        if mended || changed(job) || worker.room_takers().any(changed) {
+        let crossed = worker.room_takers().any(|it| changed(it) || untold(it));
+        if mended || changed(job) || crossed {
             return;
         }
         self.invariant_no_node_is_overfilled(node_id, job);
