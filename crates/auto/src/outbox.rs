@@ -32,6 +32,8 @@ enum Key {
     Node(NodeId),
     /// A slot that has no node id yet.
     Slot(String),
+    /// A namespace of the key/value store.
+    Namespace(String),
 }
 
 /// Whether other calls about the same thing may be under way.
@@ -206,6 +208,7 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         | Call::UpdatePhysicalNode { node_id, .. }
         | Call::SetNodeTags { node_id, .. }
         | Call::PrefetchImages { node_id, .. } => vec![node(node_id)],
+        Call::KvCommit(commit) => vec![(Key::Namespace(commit.namespace.clone()), Alone)],
         Call::RegisterClusterNode { node_name, .. } => {
             vec![(Key::Slot(node_name.clone()), Alone)]
         }

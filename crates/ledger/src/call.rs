@@ -156,6 +156,7 @@ impl Ledger {
                 migration_id,
                 payload,
             } => self.relay_cutover_apply(out, &key, &migration_id, payload),
+            Call::KvCommit(commit) => self.kv_commit(out, commit),
             Call::AbortMigration {
                 job_id,
                 source_role,

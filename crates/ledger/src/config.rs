@@ -45,6 +45,10 @@ pub struct Limits {
     pub bundles: usize,
     /// Request ids remembered (API-07).
     pub request_ids: usize,
+    /// Namespaces of the key/value store (KV-06).
+    pub kv_namespaces: usize,
+    /// Bytes of keys and values in one of them (KV-06).
+    pub kv_namespace_bytes: usize,
 }
 
 impl Default for Config {
@@ -65,6 +69,8 @@ impl Default for Limits {
             jobs: 500_000,
             bundles: 100_000,
             request_ids: 10_000,
+            kv_namespaces: 1_000,
+            kv_namespace_bytes: 256 * 1024 * 1024,
         }
     }
 }

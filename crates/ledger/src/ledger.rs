@@ -11,6 +11,7 @@ use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 use crate::change::{Applied, Row};
 use crate::command::{Command, Due, Open};
 use crate::config::Config;
+use crate::kv::KvSpace;
 use crate::out::Out;
 use crate::rows::LoadError;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
@@ -29,6 +30,7 @@ pub struct Ledger {
     pub(crate) tombstones: BTreeMap<StartId, Tombstone>,
     pub(crate) requests: BTreeMap<String, Recorded>,
     pub(crate) next_request: u64,
+    pub(crate) kv: BTreeMap<String, KvSpace>,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,

@@ -16,6 +16,7 @@ mod history;
 mod instance;
 mod job;
 mod keeper;
+mod kv;
 mod ledger;
 mod migration;
 mod node;
@@ -40,6 +41,7 @@ pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered}
 pub use config::{Config, Limits, Provider};
 pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
+pub use kv::KvSpace;
 pub use ledger::Ledger;
 pub use order::{MachineSpec, MigrationStep, Order, ProviderTask, WorkerJob, WorkerOrder};
 pub use read::CurrentJob;

@@ -25,6 +25,9 @@ pub(crate) struct Out {
     pub(crate) bundles: BTreeSet<BundleId>,
     pub(crate) tombstones: BTreeSet<StartId>,
     pub(crate) requests: BTreeSet<String>,
+    pub(crate) kv_heads: BTreeSet<String>,
+    /// Namespace and key.
+    pub(crate) kv: BTreeSet<(String, String)>,
     /// Instances to look at again although nothing in them changed.
     pub(crate) touched: BTreeSet<StartId>,
     /// History rows written or removed.
@@ -58,6 +61,8 @@ impl Out {
             bundles: BTreeSet::new(),
             tombstones: BTreeSet::new(),
             requests: BTreeSet::new(),
+            kv_heads: BTreeSet::new(),
+            kv: BTreeSet::new(),
             touched: BTreeSet::new(),
             entries: BTreeSet::new(),
             jobs: BTreeSet::new(),

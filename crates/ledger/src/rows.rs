@@ -8,11 +8,13 @@ use std::sync::Arc;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryEntry, Job, JobState, JobWithHistory, TerminalState};
+use greenroom_types::kv::KvEntry;
 use greenroom_types::{BundleId, JobId, NodeId, StartId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Row, RowChange};
+use crate::kv::KvHead;
 use crate::ledger::Ledger;
 use crate::out::Out;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
@@ -31,6 +33,8 @@ const SLOT: &str = "slot";
 const BUNDLE: &str = "bundle";
 const TOMBSTONE: &str = "tombstone";
 const REQUEST: &str = "request";
+const KV_HEAD: &str = "kv_head";
+const KV: &str = "kv";
 
 /// A row that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +130,11 @@ fn entry_key(job_id: &JobId, seq: u64) -> String {
     format!("{job_id}|{seq:016x}")
 }
 
+fn kv_key(namespace: &str, key: &str) -> String {
+    // `|` stands in no namespace.
+    format!("{namespace}|{key}")
+}
+
 // === impl Ledger ===
 
 impl Ledger {
@@ -181,6 +190,14 @@ impl Ledger {
         }
         for id in &out.requests {
             put(REQUEST, id.clone(), self.requests.get(id).map(json));
+        }
+        for namespace in &out.kv_heads {
+            let head = self.kv.get(namespace).map(|space| json(space.head()));
+            put(KV_HEAD, namespace.clone(), head);
+        }
+        for (namespace, key) in &out.kv {
+            let entry = self.kv.get(namespace).and_then(|space| space.get(key));
+            put(KV, kv_key(namespace, key), entry.as_ref().map(json));
         }
         rows
     }
@@ -286,6 +303,16 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                     .request_order
                     .insert(recorded.number, row.key.clone());
                 ledger.requests.insert(row.key, recorded);
+            }
+            KV_HEAD => {
+                let head: KvHead = read(&row)?;
+                ledger.kv.entry(row.key).or_default().set_head(head);
+            }
+            KV => {
+                let entry: KvEntry = read(&row)?;
+                let (namespace, _) = row.key.split_once('|').ok_or_else(|| orphan(&row))?;
+                let space = ledger.kv.entry(namespace.to_owned()).or_default();
+                space.put(entry.key, Some(entry.value), entry.revision);
             }
             HISTORY | INSTANCE | INVENTORY => later.push(row),
             _ => return Err(LoadError::Table { table: row.table }),

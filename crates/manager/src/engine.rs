@@ -188,8 +188,14 @@ impl Engine {
     }
 }
 
-/// Calls that are taken on a full disk, since they are how room is made (STORE-09).
-const fn frees(call: &Call) -> bool {
+/// Namespace in which control planes agree on who acts (ACTIVE).
+const CONTROL_PLANE: &str = "control-plane";
+
+/// Calls that are taken on a full disk, since they are how room is made, or by whom (STORE-09).
+fn frees(call: &Call) -> bool {
+    if let Call::KvCommit(commit) = call {
+        return commit.namespace == CONTROL_PLANE;
+    }
     matches!(
         call,
         Call::StopJob { .. }

@@ -116,6 +116,7 @@ impl Client {
             NotifyMigrationGetState => notify_migration_get_state,
             NotifyMigrationCutoverReady => notify_migration_cutover_ready,
             NotifyMigrationCutoverApply => notify_migration_cutover_apply,
+            KvCommit => kv_commit,
             AbortMigration => abort_migration,
         }
     }

@@ -5,10 +5,13 @@
 
 mod bundles;
 mod jobs;
+mod kv;
 mod migrations;
 mod nodes;
 
 use std::fmt;
+
+pub use kv::KvList;
 
 use greenroom_types::call::Reply;
 use greenroom_types::{BundleId, JobId, MigrationId, NodeId, Role, Tags};
@@ -185,6 +188,7 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::StoppedJobs(_) => "stopped jobs",
         Reply::Batch(_) => "a batch",
         Reply::Notified(_) => "notified sides",
+        Reply::KvRevision(_) => "a revision",
     };
     Error::Protocol {
         method,

@@ -248,7 +248,7 @@ impl Client {
     }
 
     /// Tries of a reading call.
-    fn reading(&self, method: &'static str) -> Tries {
+    pub(crate) fn reading(&self, method: &'static str) -> Tries {
         Tries {
             method,
             request_id: None,
@@ -259,7 +259,7 @@ impl Client {
 
 /// Fetches page after page. A list whose revision went away in the middle is begun anew, since its parts would not
 /// belong together.
-async fn pages<W, F, Fut>(page: F) -> Result<Vec<W>, Error>
+pub(crate) async fn pages<W, F, Fut>(page: F) -> Result<Vec<W>, Error>
 where
     F: Fn(String) -> Fut,
     Fut: Future<Output = Result<(Vec<W>, String), Error>>,
@@ -286,7 +286,11 @@ where
     }
 }
 
-fn read_all<W, T>(method: &'static str, field: &str, messages: Vec<W>) -> Result<Vec<T>, Error>
+pub(crate) fn read_all<W, T>(
+    method: &'static str,
+    field: &str,
+    messages: Vec<W>,
+) -> Result<Vec<T>, Error>
 where
     T: TryFrom<W, Error = WireError>,
 {

@@ -12,6 +12,7 @@ use crate::Tags;
 use crate::bundle::Bundle;
 use crate::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName, Role, StartId};
 use crate::job::Job;
+use crate::kv::KvCommit;
 use crate::node::InstanceKey;
 use crate::pool::{LaunchMode, RootVolume};
 use crate::time::{Millis, Wall};
@@ -233,6 +234,8 @@ pub enum Call {
         /// The migration; empty: whatever is in progress.
         migration_id: MigrationId,
     },
+    /// Writes keys of one namespace together (KV-02).
+    KvCommit(KvCommit),
 }
 
 impl Call {
@@ -264,6 +267,7 @@ impl Call {
             Self::NotifyMigrationGetState { .. } => "NotifyMigrationGetState",
             Self::NotifyMigrationCutoverReady { .. } => "NotifyMigrationCutoverReady",
             Self::NotifyMigrationCutoverApply { .. } => "NotifyMigrationCutoverApply",
+            Self::KvCommit(_) => "KvCommit",
             Self::AbortMigration { .. } => "AbortMigration",
         }
     }
@@ -323,6 +327,8 @@ pub enum Reply {
     Batch(String),
     /// To whom an abort went.
     Notified(Vec<String>),
+    /// Revision of a namespace after a commit (KV-02).
+    KvRevision(u64),
 }
 
 /// Status of a refusal; the gRPC codes that the Manager uses.

@@ -9,6 +9,7 @@ pub mod call;
 pub mod id;
 pub mod inventory;
 pub mod job;
+pub mod kv;
 pub mod node;
 pub mod pool;
 pub mod stream;

@@ -6,6 +6,7 @@ mod common;
 mod instances;
 mod jobs;
 mod keeper;
+mod kv;
 mod nodes;
 mod relay;
 mod rows;

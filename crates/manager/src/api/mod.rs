@@ -5,6 +5,7 @@
 
 mod caller;
 mod health;
+mod kv;
 pub(crate) mod limits;
 mod logs;
 mod pages;
@@ -37,6 +38,7 @@ struct Parts {
     address: SocketAddr,
     node_pages: pages::Pages<NodeInfo>,
     bundle_pages: pages::Pages<BundleStatus>,
+    kv_pages: pages::Pages<kv::Listed>,
     doorkeeper: register::Doorkeeper,
 }
 
@@ -50,6 +52,7 @@ impl ManagerApi {
             address,
             node_pages: pages::Pages::new("nodes"),
             bundle_pages: pages::Pages::new("bundles"),
+            kv_pages: pages::Pages::weighing("kv", kv::Listed::bytes),
             doorkeeper: register::Doorkeeper::default(),
         }))
     }

@@ -12,6 +12,9 @@ use greenroom_types::call::{Refusal, Status};
 const SIZE_DEFAULT: usize = 500;
 /// Most elements of a page.
 const SIZE_MAX: usize = 5_000;
+/// Most bytes of a page whose elements are weighed, so that an answer stays below what a client of the
+/// transport's defaults takes. One element is always given.
+const BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Listings held at once; the oldest gives way.
 const HELD_MAX: usize = 32;
 /// How long a listing is held after it was last asked for.
@@ -22,6 +25,8 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Pages<T> {
     /// What is listed; begins every token, so that one of another call is known as such.
     name: &'static str,
+    /// Bytes of an element; 0 where only the number counts.
+    weigh: fn(&T) -> usize,
     held: Mutex<VecDeque<Listing<T>>>,
 }
 
@@ -34,8 +39,14 @@ struct Listing<T> {
 
 impl<T: Clone> Pages<T> {
     pub(super) const fn new(name: &'static str) -> Self {
+        Self::weighing(name, |_| 0)
+    }
+
+    /// Pages that are bounded by the bytes of their elements as well.
+    pub(super) const fn weighing(name: &'static str, weigh: fn(&T) -> usize) -> Self {
         Self {
             name,
+            weigh,
             held: Mutex::new(VecDeque::new()),
         }
     }
@@ -54,7 +65,7 @@ impl<T: Clone> Pages<T> {
         };
         let (id, items, from) = if token.is_empty() {
             let all = all();
-            if all.len() <= size {
+            if self.fitting(&all, size) == all.len() {
                 return Ok((all, String::new()));
             }
             let id = greenroom_auth::hex(&greenroom_auth::random::<16>());
@@ -62,12 +73,22 @@ impl<T: Clone> Pages<T> {
         } else {
             self.find(token)?
         };
-        let upto = items.len().min(from + size);
+        let upto = from + self.fitting(&items[from..], size);
         let next = match upto < items.len() {
             true => format!("{}.{id}.{upto}", self.name),
             false => String::new(),
         };
         Ok((items[from..upto].to_vec(), next))
+    }
+
+    /// How many of these make one page.
+    fn fitting(&self, items: &[T], size: usize) -> usize {
+        let mut bytes = 0;
+        let fits = items.iter().take(size).take_while(|item| {
+            bytes += (self.weigh)(item);
+            bytes <= BYTES_MAX
+        });
+        fits.count().max(items.len().min(1))
     }
 
     fn hold(&self, id: String, items: Vec<T>) -> Arc<[T]> {
@@ -133,6 +154,18 @@ mod tests {
             let (third, end) = pages.page(2, &next, || unreachable!()).unwrap();
             assert_eq!((third, end.as_str()), (vec![5], ""));
         }
+    }
+
+    #[test]
+    fn heavy_elements_make_short_pages_and_one_always_fits() {
+        let pages = Pages::weighing("blobs", |bytes: &usize| *bytes);
+        let blobs = || vec![BYTES_MAX / 2, BYTES_MAX / 2, 1, BYTES_MAX + 1];
+        let (first, token) = pages.page(0, "", blobs).unwrap();
+        assert_eq!(first, [BYTES_MAX / 2, BYTES_MAX / 2]);
+        let (second, token) = pages.page(0, &token, || unreachable!()).unwrap();
+        assert_eq!(second, [1]);
+        let (third, end) = pages.page(0, &token, || unreachable!()).unwrap();
+        assert_eq!((third, end.as_str()), (vec![BYTES_MAX + 1], ""));
     }
 
     // spec: API-23

@@ -123,6 +123,22 @@ macro_rules! calls {
                 Ok(Response::new(self.slots()))
             }
 
+            async fn kv_get(
+                &self,
+                request: Request<pb::KvGetRequest>,
+            ) -> Result<Response<pb::KvGetResponse>, Status> {
+                self.caller(&request)?;
+                self.get_key(request.get_ref()).map(Response::new)
+            }
+
+            async fn kv_list(
+                &self,
+                request: Request<pb::KvListRequest>,
+            ) -> Result<Response<pb::KvListResponse>, Status> {
+                self.caller(&request)?;
+                self.list_keys(request.get_ref()).map(Response::new)
+            }
+
             async fn cluster_member_register(
                 &self,
                 request: Request<pb::ClusterMemberRegisterRequest>,
@@ -159,5 +175,6 @@ calls! {
     notify_migration_get_state(pb::NotifyMigrationGetStateRequest) -> () = NotifyMigrationGetState;
     notify_migration_cutover_ready(pb::NotifyMigrationCutoverReadyRequest) -> () = NotifyMigrationCutoverReady;
     notify_migration_cutover_apply(pb::NotifyMigrationCutoverApplyRequest) -> () = NotifyMigrationCutoverApply;
+    kv_commit(pb::KvCommitRequest) -> pb::KvCommitResponse = KvCommit;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

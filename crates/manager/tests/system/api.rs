@@ -9,6 +9,7 @@ use greenroom_sdk::proto::health::HealthCheckRequest;
 use greenroom_sdk::proto::health::health_check_response::ServingStatus;
 use greenroom_sdk::proto::health::health_client::HealthClient;
 use greenroom_sdk::proto::manager::Job;
+use greenroom_sdk::types::kv::{KvCommit, KvWrite};
 use greenroom_sdk::types::node::NodeState;
 use greenroom_testkit::{TestManager, job, key, within};
 use tonic::Code;
@@ -174,6 +175,15 @@ async fn on_a_full_disk_only_what_makes_room_is_taken() {
     assert_eq!(refused.reason(), "disk_full");
     let refused = worker.present(&client).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
+    let commit = |namespace: &str| KvCommit {
+        namespace: namespace.to_owned(),
+        writes: vec![KvWrite::set("active", *b"me")],
+        ..KvCommit::default()
+    };
+    let refused = client.kv_commit(commit("rota")).await.unwrap_err();
+    assert_eq!(refused.reason(), "disk_full");
+    // Who acts is agreed on all the same: without an active control plane nobody would make room.
+    client.kv_commit(commit("control-plane")).await.unwrap();
     client.delete_job("old").await.unwrap();
     client.stop_job(key("on-air"), "n1", None).await.unwrap();
     watch.until_last("on-air", "stopped").await;

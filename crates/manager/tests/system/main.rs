@@ -5,6 +5,7 @@ mod api;
 mod events;
 mod hard;
 mod jobs;
+mod kv;
 mod nodes;
 mod register;
 mod relay;

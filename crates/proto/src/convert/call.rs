@@ -66,6 +66,7 @@ pub enum Request {
     NotifyMigrationGetState(manager::NotifyMigrationGetStateRequest),
     NotifyMigrationCutoverReady(manager::NotifyMigrationCutoverReadyRequest),
     NotifyMigrationCutoverApply(manager::NotifyMigrationCutoverApplyRequest),
+    KvCommit(manager::KvCommitRequest),
     AbortMigration(manager::AbortMigrationRequest),
 }
 
@@ -98,6 +99,7 @@ pub fn minor_of_call(name: &str) -> Option<u32> {
         | "NotifyMigrationGetState"
         | "NotifyMigrationCutoverReady"
         | "NotifyMigrationCutoverApply" => 3,
+        "KvGet" | "KvList" | "KvCommit" => 5,
         "PrefetchImages" => 9,
         _ => return None,
     })
@@ -155,6 +157,7 @@ impl Request {
             Self::NotifyMigrationGetState(_) => "NotifyMigrationGetState",
             Self::NotifyMigrationCutoverReady(_) => "NotifyMigrationCutoverReady",
             Self::NotifyMigrationCutoverApply(_) => "NotifyMigrationCutoverApply",
+            Self::KvCommit(_) => "KvCommit",
             Self::AbortMigration(_) => "AbortMigration",
         }
     }
@@ -187,6 +190,7 @@ impl Request {
             Self::NotifyMigrationGetState(it) => it.encode_to_vec(),
             Self::NotifyMigrationCutoverReady(it) => it.encode_to_vec(),
             Self::NotifyMigrationCutoverApply(it) => it.encode_to_vec(),
+            Self::KvCommit(it) => it.encode_to_vec(),
             Self::AbortMigration(it) => it.encode_to_vec(),
         }
     }
@@ -221,6 +225,7 @@ impl Request {
             Self::NotifyMigrationCutoverApply(_) => {
                 "norsk.api.manager.NotifyMigrationCutoverApplyRequest"
             }
+            Self::KvCommit(_) => "norsk.api.manager.KvCommitRequest",
             Self::AbortMigration(_) => "norsk.api.manager.AbortMigrationRequest",
         }
     }

@@ -7,6 +7,7 @@ use greenroom_types::{
     BundleId, JobId, NodeId, PoolName,
     call::{ClusterNode, Refusal, Reply, Status},
     job::{JobInfo, JobWithHistory},
+    kv::KvEntry,
     node::RunningJob,
 };
 
@@ -51,6 +52,7 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::StoppedJobs(_) => "stopped jobs",
         Reply::Batch(_) => "a batch",
         Reply::Notified(_) => "notified sides",
+        Reply::KvRevision(_) => "a revision",
     };
     let message = format!("{kind} is no answer of {rpc}");
     Refusal::new(Status::Internal, "internal", message)
@@ -258,7 +260,40 @@ impl Answer for manager::AbortMigrationResponse {
     }
 }
 
+impl Answer for manager::KvCommitResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::KvRevision(revision) => Ok(Self { revision }),
+            other => Err(mismatch(&other, "KvCommit")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::KvRevision(self.revision))
+    }
+}
+
 // === answers of the reading calls ===
+
+impl From<&KvEntry> for manager::KvEntry {
+    fn from(entry: &KvEntry) -> Self {
+        Self {
+            key: entry.key.clone(),
+            value: entry.value.to_vec(),
+            revision: entry.revision,
+        }
+    }
+}
+
+impl TryFrom<manager::KvEntry> for KvEntry {
+    type Error = WireError;
+    fn try_from(entry: manager::KvEntry) -> Result<Self, WireError> {
+        Ok(Self {
+            key: present(entry.key, "key")?,
+            value: entry.value.into(),
+            revision: entry.revision,
+        })
+    }
+}
 
 impl FoundJob {
     /// Writes it for a client of that minor, which decides what of the history it is sent (HIST-01).

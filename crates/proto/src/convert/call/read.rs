@@ -3,6 +3,7 @@
 use greenroom_types::{
     BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role,
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
+    kv::{KvCommit, KvWrite},
     node::InstanceKey,
     pool::RootVolume,
 };
@@ -99,6 +100,7 @@ fn required(request: &Request) -> Result<(), WireError> {
             key(&it.target_job_key, "target_job_key")?;
             text(&it.migration_id, "migration_id")
         }
+        Request::KvCommit(_) => Ok(()),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -242,6 +244,7 @@ fn read(request: Request) -> Result<Call, WireError> {
             migration_id: MigrationId::new(it.migration_id),
             payload: it.payload,
         },
+        Request::KvCommit(it) => Call::KvCommit(read_commit(it)),
         Request::AbortMigration(it) => Call::AbortMigration {
             job_id: read_job_id(it.job_id, "job_id")?,
             source_role: Role::new(it.source_role),
@@ -282,4 +285,21 @@ fn read_oci(node: manager::CreateOciNodeRequest) -> Result<CreateOciNode, WireEr
         memory_gb: set(node.memory_gb),
         launch_mode: read_enum::<wire::LaunchMode, _>(node.launch_mode, "launch_mode")?,
     })
+}
+
+fn read_commit(commit: manager::KvCommitRequest) -> KvCommit {
+    KvCommit {
+        namespace: commit.namespace,
+        writes: commit
+            .writes
+            .into_iter()
+            .map(|write| KvWrite {
+                key: write.key,
+                value: (!write.delete).then(|| write.value.into()),
+                expected_revision: write.expected_revision,
+            })
+            .collect(),
+        expected_schema_version: commit.expected_schema_version,
+        set_schema_version: commit.set_schema_version,
+    }
 }

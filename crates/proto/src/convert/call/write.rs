@@ -1,6 +1,7 @@
 //! A [`Call`] as its request; never fails.
 
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode};
+use greenroom_types::kv::KvCommit;
 
 use super::{
     super::{
@@ -161,6 +162,7 @@ impl From<&Call> for Request {
                 migration_id: migration_id.to_string(),
                 payload: payload.clone(),
             }),
+            Call::KvCommit(commit) => Self::KvCommit(write_commit(commit)),
             Call::AbortMigration {
                 job_id,
                 source_role,
@@ -210,5 +212,23 @@ fn write_oci(node: &CreateOciNode) -> manager::CreateOciNodeRequest {
         ocpus: node.ocpus.unwrap_or_default(),
         memory_gb: node.memory_gb.unwrap_or_default(),
         ..manager::CreateOciNodeRequest::default()
+    }
+}
+
+fn write_commit(commit: &KvCommit) -> manager::KvCommitRequest {
+    manager::KvCommitRequest {
+        namespace: commit.namespace.clone(),
+        writes: commit
+            .writes
+            .iter()
+            .map(|write| manager::KvWrite {
+                key: write.key.clone(),
+                value: write.value.as_deref().unwrap_or_default().to_vec(),
+                delete: write.value.is_none(),
+                expected_revision: write.expected_revision,
+            })
+            .collect(),
+        expected_schema_version: commit.expected_schema_version,
+        set_schema_version: commit.set_schema_version,
     }
 }

@@ -2,6 +2,7 @@
 
 use greenroom_types::{
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
+    kv::{KvCommit, KvWrite},
     pool::RootVolume,
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -184,6 +185,40 @@ fn migration_call() -> impl Strategy<Value = Call> {
     ]
 }
 
+fn kv_call() -> impl Strategy<Value = Call> {
+    let value = || option::of(vec(any::<u8>(), 0..8).prop_map(std::sync::Arc::from));
+    let write =
+        (text(), value(), any::<Option<u64>>()).prop_map(|(key, value, expected_revision)| {
+            KvWrite {
+                key,
+                value,
+                expected_revision,
+            }
+        });
+    let commit = (
+        text(),
+        vec(write, 0..4),
+        any::<Option<u64>>(),
+        any::<Option<u64>>(),
+    );
+    commit.prop_map(
+        |(namespace, writes, expected_schema_version, set_schema_version)| {
+            Call::KvCommit(KvCommit {
+                namespace,
+                writes,
+                expected_schema_version,
+                set_schema_version,
+            })
+        },
+    )
+}
+
 pub(in crate::convert::tests) fn call() -> impl Strategy<Value = Call> {
-    prop_oneof![job_call(), bundle_call(), node_call(), migration_call()]
+    prop_oneof![
+        job_call(),
+        bundle_call(),
+        node_call(),
+        migration_call(),
+        kv_call()
+    ]
 }
