@@ -7,7 +7,8 @@
 //! answers. It decides nothing, so that the simulator, which has another driver, behaves alike.
 //!
 //! An instance is for one connection: when its stream ends it winds down and its handle settles; it
-//! never reconnects (LIFE-07). [`supervise`] runs a fresh one then.
+//! never reconnects (LIFE-07). [`supervise`] runs a fresh one then, and [`supervise_seated`] does so
+//! only while no other control plane acts (ACTIVE).
 //!
 //! See `examples/embed.rs` for a whole program.
 
@@ -23,6 +24,7 @@ mod listen;
 mod outbox;
 mod record;
 mod run;
+mod seat;
 mod settings;
 mod supervise;
 
@@ -36,5 +38,6 @@ pub use handle::{Answer, AutoManager, InstancePhase};
 pub use listen::{CallbackStream, Heard};
 pub use record::Recording;
 pub use run::RunHandle;
+pub use seat::{Holder, Seat, SeatSettings};
 pub use settings::Settings;
-pub use supervise::{Current, Supervisor, supervise};
+pub use supervise::{Current, Supervisor, supervise, supervise_seated};

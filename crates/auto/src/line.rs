@@ -10,6 +10,7 @@ use greenroom_types::call::{Call, Reply};
 use tokio::sync::mpsc;
 
 use crate::driver::Input;
+use crate::seat::Gate;
 
 /// What the loop needs of a Manager. A trait, so that the loop is tested without one.
 pub(crate) trait Line: Send + 'static {
@@ -25,6 +26,8 @@ pub(crate) trait Line: Send + 'static {
 #[derive(Debug, Default)]
 pub(crate) struct ManagerLine {
     pub(crate) client: Option<Client>,
+    /// Nothing is sent once it is closed (ACTIVE-04).
+    pub(crate) gate: Option<Gate>,
 }
 
 // === impl ManagerLine ===
@@ -34,11 +37,22 @@ impl Line for ManagerLine {
         &self,
         call: Call,
     ) -> impl Future<Output = Result<Reply, CallFailure>> + Send + 'static {
-        let client = self.client.clone();
+        let (client, gate) = (self.client.clone(), self.gate.clone());
         async move {
-            match client {
-                Some(client) => client.call(call).await.map_err(failure),
-                None => Err(CallFailure::Unavailable("not connected yet".to_owned())),
+            let unsent = |why: &str| Err(CallFailure::Unavailable(why.to_owned()));
+            let Some(client) = client else {
+                return unsent("not connected yet");
+            };
+            let Some(gate) = gate else {
+                return client.call(call).await.map_err(failure);
+            };
+            if !gate.is_open() {
+                return unsent("another control plane may be active: nothing was sent");
+            }
+            tokio::select! {
+                biased;
+                () = gate.closed() => unsent("another control plane may be active"),
+                answer = client.call(call) => answer.map_err(failure),
             }
         }
     }

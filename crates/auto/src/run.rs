@@ -94,7 +94,10 @@ impl AutoManager {
             } else {
                 policy.without_traces()
             },
-            line: ManagerLine::default(),
+            line: ManagerLine {
+                client: None,
+                gate: settings.gate,
+            },
             callbacks: settings.callbacks,
             clock: settings.clock,
             signal: settings.signal.child_token(),
@@ -131,7 +134,7 @@ impl AutoManager {
 }
 
 /// The `url` setting is `host:port` (CONF-02); the SDK wants a url.
-fn address(url: &str) -> String {
+pub(crate) fn address(url: &str) -> String {
     if url.contains("://") {
         url.to_owned()
     } else {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::clock::{Clock, SystemClock};
+use crate::seat::Gate;
 
 /// Everything that [`crate::AutoManager::run`] needs (CONF).
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub struct Settings {
     /// Whether decisions carry their trace. Switched off they cost less, and
     /// [`crate::AutoManager::explain`] of a placed job has no trace.
     pub traces: bool,
+    /// The right to act, where it is one of several (ACTIVE).
+    pub(crate) gate: Option<Gate>,
 }
 
 // === impl Settings ===
@@ -43,6 +46,7 @@ impl Settings {
             clock: Arc::new(SystemClock::new()),
             seed: None,
             traces: true,
+            gate: None,
         }
     }
 

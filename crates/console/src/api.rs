@@ -21,6 +21,30 @@ pub struct Health {
     /// Why there is no instance, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// Whether it is the one that acts (ACTIVE).
+    #[serde(default)]
+    pub seat: SeatState,
+}
+
+/// Whether a control plane acts, where there may be several.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "role")]
+pub enum SeatState {
+    /// No other is expected.
+    #[default]
+    Alone,
+    /// It waits while another acts.
+    Standby {
+        /// Name of the active one, empty while there is none or none is known.
+        active: String,
+        /// Where its API is.
+        url: String,
+    },
+    /// It acts.
+    Active {
+        /// How often the seat was taken so far, by whomever.
+        turn: u64,
+    },
 }
 
 /// Phase of the control plane.

@@ -11,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use greenroom_auto::{AutoManager, InstancePhase, Recording};
+use greenroom_auto::{AutoManager, InstancePhase, Recording, Seat};
 use greenroom_placement::Findings;
 use greenroom_policy::effect::PlacementInfo;
 use greenroom_policy::getters::Admission;
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     BODY_BYTES_MAX, BundleRequest, BundleRow, Health, Node, Pending, Phase, PlaceRequest, Placed,
-    Why,
+    SeatState, Why,
 };
 use crate::failure::Failure;
 use crate::prometheus::{self, Shown};
@@ -126,6 +126,17 @@ async fn healthz(State(shared): Ctx) -> Json<Health> {
             Some(InstancePhase::Closed) => Phase::Closed,
         },
         problem: shared.provider.problem(),
+        seat: match shared.provider.seat() {
+            Seat::Alone => SeatState::Alone,
+            Seat::Active { turn } => SeatState::Active { turn },
+            Seat::Standby(holder) => {
+                let holder = holder.unwrap_or_default();
+                SeatState::Standby {
+                    active: holder.name,
+                    url: holder.url,
+                }
+            }
+        },
     })
 }
 

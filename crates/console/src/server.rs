@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_auto::{AutoManager, Current};
+use greenroom_auto::{AutoManager, Current, Seat};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,11 @@ pub trait Provider: Send + Sync + 'static {
     fn problem(&self) -> Option<String> {
         None
     }
+
+    /// Whether it is the one that acts.
+    fn seat(&self) -> Seat {
+        Seat::Alone
+    }
 }
 
 impl Provider for AutoManager {
@@ -40,6 +45,10 @@ impl Provider for Current {
 
     fn problem(&self) -> Option<String> {
         Self::problem(self)
+    }
+
+    fn seat(&self) -> Seat {
+        Self::seat(self)
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use greenroom_auto::types::bundle::{Bundle, BundleJob, Launch, Requirements};
 use greenroom_auto::types::job::{Container, Service};
-use greenroom_auto::{AutoManager, Settings};
-use greenroom_console::api::{Phase, PlaceRequest};
+use greenroom_auto::{AutoManager, Holder, Seat, Settings};
+use greenroom_console::api::{Phase, PlaceRequest, SeatState};
 use greenroom_console::client::ClientError;
 use greenroom_console::{Client, Provider, ServeError, serve};
 use greenroom_manager::{Running, StatusLog};
@@ -21,6 +21,24 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 struct Nobody;
+
+/// A standby that knows who acts.
+struct Waits;
+
+impl Provider for Waits {
+    fn instance(&self) -> Option<AutoManager> {
+        None
+    }
+
+    fn seat(&self) -> Seat {
+        let holder = Holder {
+            name: "studio-a".to_owned(),
+            url: "http://127.0.0.1:6788".to_owned(),
+            ..Holder::default()
+        };
+        Seat::Standby(Some(holder))
+    }
+}
 
 impl Provider for Nobody {
     fn instance(&self) -> Option<AutoManager> {
@@ -235,6 +253,19 @@ async fn questions_and_calls_over_a_real_instance() {
     manager.shutdown().await.unwrap();
 }
 
+// spec: ACTIVE-07
+#[tokio::test]
+async fn a_standby_tells_who_is_active() {
+    let served = Served::new(Waits).await;
+    let health = served.client().health().await.unwrap();
+    let expected = SeatState::Standby {
+        active: "studio-a".to_owned(),
+        url: "http://127.0.0.1:6788".to_owned(),
+    };
+    assert_eq!((health.phase, health.seat), (Phase::Waiting, expected));
+    served.end().await;
+}
+
 #[tokio::test]
 async fn without_an_instance_it_says_why() {
     let served = Served::new(Nobody).await;
@@ -242,6 +273,7 @@ async fn without_an_instance_it_says_why() {
     let health = client.health().await.unwrap();
     assert_eq!(health.phase, Phase::Waiting);
     assert_eq!(health.problem.as_deref(), Some("the Manager is away"));
+    assert_eq!(health.seat, SeatState::Alone);
     let (status, code, message) = refused(client.metrics().await);
     assert_eq!((status, code.as_str()), (503, "noInstance"));
     assert!(message.contains("the Manager is away"), "{message}");

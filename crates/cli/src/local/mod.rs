@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use greenroom_auto::{AutoManager, Supervisor, supervise};
+use greenroom_auto::{AutoManager, SeatSettings, Supervisor, supervise, supervise_seated};
 use greenroom_manager::{Running, StatusLog};
 use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::{NodeState, RunningJob};
@@ -96,15 +96,21 @@ impl Control {
             .map_err(|error| cannot_serve("control plane", listen, &error, flag))
     }
 
-    /// Runs the control plane against a Manager.
+    /// Runs the control plane against a Manager, with a seat as one of several (ACTIVE).
     pub(crate) fn start(
         mut settings: serde_json::Value,
         manager: &str,
         listener: TcpListener,
+        seat: Option<SeatSettings>,
     ) -> Result<Self, Failure> {
         settings["url"] = manager.into();
         let address = address_of(&listener)?;
-        let supervisor = supervise(greenroom_auto::Settings::new(settings)).map_err(|error| {
+        let settings = greenroom_auto::Settings::new(settings);
+        let supervisor = match seat {
+            Some(seat) => supervise_seated(settings, seat).map_err(|error| error.to_string()),
+            None => supervise(settings).map_err(|error| error.to_string()),
+        }
+        .map_err(|error| {
             Failure::bad_input(format!("the control plane's settings are wrong:\n{error}"))
         })?;
         let (close, closed) = oneshot::channel();
@@ -146,7 +152,7 @@ impl Control {
 }
 
 /// The address of a listener that is bound.
-fn address_of(listener: &TcpListener) -> Result<SocketAddr, Failure> {
+pub(crate) fn address_of(listener: &TcpListener) -> Result<SocketAddr, Failure> {
     listener
         .local_addr()
         .map_err(|error| Failure::failed(format!("the control plane has no address: {error}")))
@@ -242,7 +248,7 @@ impl System {
             }
         }
         let settings = self.plan.settings.clone().unwrap_or_else(default_settings);
-        self.control = Some(Control::start(settings, address, listener)?);
+        self.control = Some(Control::start(settings, address, listener, None)?);
         // Whoever is told that everything is up may ask at once.
         self.auto().await.map(drop)
     }

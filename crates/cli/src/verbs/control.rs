@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use greenroom_auto::SeatSettings;
 use greenroom_console::Client;
-use greenroom_console::api::{PlaceRequest, Placed};
+use greenroom_console::api::{Health, PlaceRequest, Placed, SeatState};
 use greenroom_console::client::ClientError;
 use greenroom_manifest::Problem;
 use greenroom_placement::Decision;
@@ -32,11 +33,19 @@ pub(crate) struct Control {
 }
 
 /// Run the control plane, which decides where jobs run, against a Manager.
+///
+/// It may run more than once: one acts, the others stand by and take over within 5 s of its death.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Run {
+    #[command(subcommand)]
+    ask: Option<Ask>,
     /// Its settings, YAML or JSON.
-    #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(short, long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    /// Its name among several; default: this machine's name and the port of its API.
+    #[arg(long)]
+    name: Option<String>,
     /// The Manager, HOST:PORT, instead of the one in the settings.
     #[arg(long, value_name = "HOST:PORT")]
     manager: Option<String>,
@@ -46,6 +55,21 @@ pub(crate) struct Run {
     /// Print one JSON line when it serves.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Ask {
+    Status(Status),
+}
+
+/// Say whether a control plane is active or stands by, and who is active.
+#[derive(Debug, Args)]
+struct Status {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Say why a job is where it is, or what it waits for.
@@ -180,11 +204,16 @@ pub(crate) fn checked_settings(
 
 impl Run {
     pub(crate) async fn run(self) -> Outcome {
-        let tree = checked_settings(&self.config, self.manager.as_deref())?;
+        if let Some(Ask::Status(status)) = self.ask {
+            return status.run().await;
+        }
+        let config = self.config.unwrap_or_default();
+        let tree = checked_settings(&config, self.manager.as_deref())?;
         let manager = tree["url"].as_str().unwrap_or_default().to_owned();
         let mut signals = Signals::install()?;
         let listener = local::Control::bind(self.listen, "--listen").await?;
-        let control = local::Control::start(tree, &manager, listener)?;
+        let seat = seat(self.name, local::address_of(&listener)?);
+        let control = local::Control::start(tree, &manager, listener, Some(seat))?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
         let told = Output { json: self.json }
@@ -194,6 +223,49 @@ impl Run {
         }
         control.stop().await;
         told
+    }
+}
+
+/// Who this one is to the others.
+fn seat(name: Option<String>, address: SocketAddr) -> SeatSettings {
+    let machine = || {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    };
+    SeatSettings {
+        name: name.unwrap_or_else(|| format!("{}:{}", machine(), address.port())),
+        url: format!("http://{address}"),
+    }
+}
+
+// === impl Status ===
+
+impl Status {
+    async fn run(self) -> Outcome {
+        let health = self.control.client().health().await;
+        let health = health.map_err(|error| lost(&error))?;
+        Output { json: self.json }.either(&health, || in_words(&health))
+    }
+}
+
+fn in_words(health: &Health) -> String {
+    let phase = crate::output::word(&health.phase);
+    let seat = match &health.seat {
+        SeatState::Alone => format!("alone, {phase}"),
+        SeatState::Active { turn } => format!("active, {phase}, turn {turn}"),
+        SeatState::Standby { active, .. } if active.is_empty() => {
+            "standby, and no active one is known".to_owned()
+        }
+        SeatState::Standby { active, url } => format!("standby; active is {active} at {url}"),
+    };
+    match &health.problem {
+        // A standby's problem says the same in other words.
+        Some(problem) if !matches!(health.seat, SeatState::Standby { .. }) => {
+            format!("{seat}\n{problem}")
+        }
+        _ => seat,
     }
 }
 

@@ -161,6 +161,14 @@ async fn a_control_plane_of_its_own_places_jobs() {
         .ok()
         .stdout;
     assert!(why.contains("studio"), "{why}");
+    let status = ["control", "status", "--control", &control_url];
+    let told = run(&status).ok().stdout;
+    assert_eq!(told.trim(), "active, live, turn 1");
+    let told = run(&[&status[..], &["--json"]].concat()).ok().json();
+    assert_eq!(
+        told["seat"],
+        serde_json::json!({"role": "active", "turn": 1})
+    );
     control.signal(Signal::INT);
     control.ended().ok();
     worker.signal(Signal::INT);

@@ -1,0 +1,221 @@
+//! Goal: of several control planes one acts. Method: each on a runtime of its own, so that it can be
+//! killed or held up as a process is, against a real Manager with a worker that runs nothing.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use greenroom_auto::{
+    AutoManager, Current, Holder, Seat, SeatSettings, Settings, Supervisor, supervise_seated,
+};
+use greenroom_sdk::types::inventory::NodeInventory;
+use greenroom_testkit::{FakeWorker, TestManager, bundle, within};
+use tokio::runtime::Runtime;
+
+/// A control plane as a process of its own.
+struct Plane {
+    runtime: Runtime,
+    /// None once it was told to end.
+    supervisor: Option<Supervisor>,
+    current: Current,
+}
+
+impl Plane {
+    fn start(manager: &TestManager, name: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let tree = serde_json::json!({
+            "url": manager.address().to_string(),
+            "placementPools": [{
+                "name": "own",
+                "tiers": [{"name": "own", "kind": "local-servers", "scaleOut": "fixed"}],
+            }],
+        });
+        let seat = SeatSettings {
+            name: name.to_owned(),
+            url: format!("http://{name}"),
+        };
+        let entered = runtime.enter();
+        let supervisor = supervise_seated(Settings::new(tree), seat).unwrap();
+        drop(entered);
+        Self {
+            current: supervisor.current(),
+            runtime,
+            supervisor: Some(supervisor),
+        }
+    }
+
+    async fn until_active(&mut self) -> u64 {
+        self.until(|seat| matches!(seat, Seat::Active { .. })).await;
+        match self.current.seat() {
+            Seat::Active { turn } => turn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until it stands by and knows that the one of this name is active.
+    async fn until_behind(&mut self, name: &str) -> Holder {
+        self.until(|seat| matches!(seat, Seat::Standby(Some(holder)) if holder.name == name))
+            .await;
+        match self.current.seat() {
+            Seat::Standby(Some(holder)) => holder,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&Seat) -> bool) {
+        let there = within("the seat as wanted", self.current.until_seat(wanted)).await;
+        assert!(there, "the control plane is over");
+    }
+
+    async fn live(&mut self) -> AutoManager {
+        let live = self.current.next_live(None);
+        within("an instance in service", live).await.expect("one")
+    }
+
+    /// As kill -9: nothing of it runs any more, and nothing is given back.
+    fn kill(mut self) {
+        let supervisor = self.supervisor.take();
+        self.runtime.shutdown_background();
+        drop(supervisor);
+    }
+
+    /// As SIGSTOP: nothing of it runs until the answer is dropped.
+    fn hold_up(&self) -> mpsc::Sender<()> {
+        let (release, released) = mpsc::channel::<()>();
+        let (held, holds) = mpsc::channel();
+        self.runtime.spawn(async move {
+            held.send(()).unwrap();
+            // Blocks the only thread there is.
+            let _ = released.recv();
+        });
+        holds.recv().unwrap();
+        release
+    }
+
+    async fn end(mut self) {
+        if let Some(supervisor) = self.supervisor.take() {
+            let ending = self.runtime.spawn(supervisor.stop());
+            within("the end of a control plane", ending).await.unwrap();
+        }
+        self.runtime.shutdown_background();
+    }
+}
+
+async fn worker(manager: &TestManager) -> FakeWorker {
+    let client = manager.client().await;
+    let slot = client.register_cluster_node("studio", "own").await.unwrap();
+    let worker = FakeWorker::with_token(slot.token, "studio's machine").await;
+    worker.show(NodeInventory {
+        total_capacity: 8.0,
+        ..NodeInventory::default()
+    });
+    worker.call_in(&client).await.unwrap();
+    worker.wait_greeted(1).await;
+    worker
+}
+
+// spec: ACTIVE-01, ACTIVE-02, ACTIVE-03, ACTIVE-05, ACTIVE-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_acts_within_five_seconds_of_the_active_ones_death() {
+    let manager = TestManager::start().await;
+    let worker = worker(&manager).await;
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    let mut one = Plane::start(&manager, "one");
+    assert_eq!(one.until_active().await, 1);
+    let mut two = Plane::start(&manager, "two");
+    let holder = two.until_behind("one").await;
+    assert_eq!((holder.url.as_str(), holder.turn), ("http://one", 1));
+    assert!(two.current.instance().is_none());
+    let why = two.current.problem().unwrap();
+    assert!(why.contains("\"one\" at http://one is active"), "{why}");
+
+    client.create_bundle(bundle("early", &["a"])).await.unwrap();
+    watch.until_last("early.0.a", "running").await;
+
+    let died = Instant::now();
+    one.kill();
+    assert_eq!(two.until_active().await, 2);
+    let after = died.elapsed();
+    assert!(after < Duration::from_secs(5), "{after:?}");
+    client.create_bundle(bundle("late", &["a"])).await.unwrap();
+    watch.until_last("late.0.a", "running").await;
+    // What ran was left alone.
+    let starts = |job_id: &str| {
+        let orders = worker.orders();
+        orders
+            .iter()
+            .filter(|order| order.provision_of(job_id).is_some())
+            .count()
+    };
+    assert_eq!((starts("early.0.a"), starts("late.0.a")), (1, 1));
+    two.end().await;
+}
+
+// spec: ACTIVE-04
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_active_one_that_was_held_up_sends_nothing_when_it_goes_on() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    let held = one.live().await;
+    let mut two = Plane::start(&manager, "two");
+    two.until_behind("one").await;
+
+    let release = one.hold_up();
+    assert_eq!(two.until_active().await, 2);
+    // What waits for it when it goes on is decided and not sent.
+    let late = held.create_bundle(bundle("late", &["a"]));
+    drop(release);
+    let refused = within("an answer", late).await.unwrap_err();
+    assert!(
+        matches!(refused.code(), "unavailable" | "closed"),
+        "{refused:?}"
+    );
+    assert_eq!(one.until_behind("two").await.turn, 2);
+    assert!(client.list_bundles().await.unwrap().is_empty());
+    assert!(held.ended().await.is_ok(), "it was closed");
+    assert!(one.current.instance().is_none());
+    one.end().await;
+    two.end().await;
+}
+
+// spec: ACTIVE-06
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_ends_in_order_gives_the_seat_back() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    one.live().await;
+    let seat = client.kv_get("control-plane", "active").await.unwrap();
+    assert!(seat.is_some());
+    one.end().await;
+    // Nobody waits for a key that is not there.
+    let seat = client.kv_get("control-plane", "active").await.unwrap();
+    assert_eq!(seat, None);
+    let mut two = Plane::start(&manager, "two");
+    assert_eq!(two.until_active().await, 1);
+    two.end().await;
+}
+
+// spec: ACTIVE-04, ACTIVE-05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_manager_nobody_is_active_and_the_last_one_goes_on_with_it() {
+    let mut manager = TestManager::start().await;
+    let mut one = Plane::start(&manager, "one");
+    assert_eq!(one.until_active().await, 1);
+    let before = one.live().await;
+    manager.end().await;
+    one.until(|seat| matches!(seat, Seat::Standby(_))).await;
+    assert!(one.current.instance().is_none());
+    manager.run().await;
+    assert_eq!(one.until_active().await, 2);
+    let after = one.live().await;
+    assert!(!after.is_same(&before), "it hydrated anew");
+    one.end().await;
+}
