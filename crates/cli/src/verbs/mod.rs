@@ -4,6 +4,7 @@ pub(crate) mod acting;
 pub(crate) mod apply;
 pub(crate) mod connect;
 pub(crate) mod control;
+pub(crate) mod ctl;
 pub(crate) mod demo;
 pub(crate) mod drain;
 pub(crate) mod events;

@@ -4,6 +4,7 @@
 //! Nothing sleeps to let something happen: tests wait for a line, an event, or the end of a process.
 
 mod control;
+mod ctl;
 mod demo;
 mod faults;
 mod harness;

@@ -1,0 +1,263 @@
+//! `greenroom ctl`: any call of the Manager's interface by its name, with JSON in and out (SDK-15).
+//!
+//! Nothing here knows a call: which there are, and what their messages hold, is read from the
+//! descriptors that the interface was built from. So a call that is added is served from its first day.
+
+use bytes::{Buf, BufMut};
+use clap::Args;
+use greenroom_sdk::proto::FILE_DESCRIPTOR_SET;
+use greenroom_sdk::proto::convert::call::{
+    PROTOCOL_MAJOR, PROTOCOL_METADATA, PROTOCOL_MINOR, REQUEST_ID_METADATA,
+};
+use prost::Message;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
+    ServiceDescriptor,
+};
+use serde::de::DeserializeSeed;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+
+use super::connect::{HINT, unreached};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+
+const SERVICE: &str = "norsk.api.manager.Manager";
+/// As the SDK takes them.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Make any call on the Manager by its name, e.g. `ctl KvGet --json '{"namespace":"a","key":"b"}'`.
+///
+/// Messages are JSON as protobuf has it: camelCase names, bytes as base64, 64-bit integers as text. A
+/// stream prints one message a line.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Ctl {
+    /// Name of the call; `list` prints all.
+    call: String,
+    /// The request.
+    #[arg(long, default_value = "{}", value_name = "JSON")]
+    json: String,
+    /// Under this id a changing call takes effect once, however often it is made.
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// The Manager's address.
+    #[arg(
+        long,
+        env = "GREENROOM_MANAGER",
+        default_value = "http://127.0.0.1:6789",
+        value_name = "URL"
+    )]
+    manager: String,
+}
+
+// === impl Ctl ===
+
+impl Ctl {
+    pub(crate) async fn run(self) -> Outcome {
+        let service = service()?;
+        let output = Output { json: true };
+        if self.call == "list" {
+            for method in service.methods() {
+                output.text(method.name())?;
+            }
+            return Ok(());
+        }
+        let method = service.methods().find(|it| it.name() == self.call);
+        let method = method.ok_or_else(|| {
+            let text = format!("the Manager's interface has no call {:?}", self.call);
+            Failure::bad_input(text).hint("`greenroom ctl list` prints all")
+        })?;
+        let request = read(&method, &self.json)?;
+        let request = Request::from_parts(self.metadata()?, Default::default(), request);
+        let mut grpc = self.connect().await?;
+        grpc.ready().await.map_err(|error| self.unreached(&error))?;
+        let path = format!("/{SERVICE}/{}", method.name());
+        let path = http::uri::PathAndQuery::try_from(path)
+            .map_err(|error| Failure::failed(error.to_string()))?;
+        let codec = Dynamic(method.output());
+        if method.is_server_streaming() {
+            let answer = grpc.server_streaming(request, path, codec).await;
+            print_all(output, answer.map_err(refused)?.into_inner()).await
+        } else {
+            let answer = grpc.unary(request, path, codec).await;
+            print(output, &answer.map_err(refused)?.into_inner())
+        }
+    }
+
+    fn metadata(&self) -> Result<MetadataMap, Failure> {
+        let mut metadata = MetadataMap::new();
+        let protocol = format!("{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}");
+        let value = |text: &str| {
+            AsciiMetadataValue::try_from(text)
+                .map_err(|error| Failure::bad_input(format!("--request-id: {error}")))
+        };
+        metadata.insert(PROTOCOL_METADATA, value(&protocol)?);
+        if let Some(id) = &self.request_id {
+            metadata.insert(REQUEST_ID_METADATA, value(id)?);
+        }
+        Ok(metadata)
+    }
+
+    async fn connect(&self) -> Result<Grpc<Channel>, Failure> {
+        let endpoint = Endpoint::from_shared(self.manager.clone())
+            .map_err(|error| Failure::bad_input(format!("--manager: {error}")))?;
+        let channel = endpoint.connect().await;
+        let channel = channel.map_err(|error| self.unreached(&error))?;
+        Ok(Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
+    }
+
+    fn unreached(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let cause = super::media::chain(error);
+        Failure::failed(unreached(&self.manager, &cause)).hint(HINT)
+    }
+}
+
+// === helpers ===
+
+fn service() -> Result<ServiceDescriptor, Failure> {
+    // The descriptors were encoded by the build of this very program.
+    let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET)
+        .map_err(|error| Failure::failed(format!("the interface cannot be read: {error}")))?;
+    pool.get_service_by_name(SERVICE)
+        .ok_or_else(|| Failure::failed(format!("the interface has no service {SERVICE}")))
+}
+
+fn read(method: &MethodDescriptor, json: &str) -> Result<DynamicMessage, Failure> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let read = method.input().deserialize(&mut reader);
+    read.and_then(|message| reader.end().map(|()| message))
+        .map_err(|error| {
+            let fields: Vec<String> = method
+                .input()
+                .fields()
+                .map(|field| field.json_name().to_owned())
+                .collect();
+            let takes = match fields.len() {
+                0 => format!("{} takes no fields", method.name()),
+                _ => format!("{} takes {}", method.name(), fields.join(", ")),
+            };
+            Failure::bad_input(format!("--json: {error}")).hint(takes)
+        })
+}
+
+fn print(output: Output, message: &DynamicMessage) -> Outcome {
+    // Fields with their type's empty value are told too: a reader need not know which there are.
+    let options = SerializeOptions::new().skip_default_fields(false);
+    let value = message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|error| Failure::failed(format!("the answer cannot be written: {error}")))?;
+    output.line(&value)
+}
+
+async fn print_all(output: Output, mut messages: Streaming<DynamicMessage>) -> Outcome {
+    while let Some(message) = messages.message().await.map_err(refused)? {
+        print(output, &message)?;
+    }
+    Ok(())
+}
+
+/// Status and reason, as SDK-15 has it.
+fn refused(status: Status) -> Failure {
+    let reason = status
+        .metadata()
+        .get("greenroom-reason")
+        .and_then(|reason| reason.to_str().ok());
+    let reason = reason.map(|reason| format!(" {reason}"));
+    let reason = reason.unwrap_or_default();
+    Failure::failed(format!("{:?}{reason}: {}", status.code(), status.message()))
+}
+
+// === impl Codec ===
+
+/// Messages of a kind that is known only when the program runs; the descriptor is the answer's.
+#[derive(Clone)]
+struct Dynamic(MessageDescriptor);
+
+struct Write;
+
+struct Read(MessageDescriptor);
+
+impl Codec for Dynamic {
+    type Encode = DynamicMessage;
+    type Decode = DynamicMessage;
+    type Encoder = Write;
+    type Decoder = Read;
+
+    fn encoder(&mut self) -> Write {
+        Write
+    }
+
+    fn decoder(&mut self) -> Read {
+        Read(self.0.clone())
+    }
+}
+
+impl Encoder for Write {
+    type Item = DynamicMessage;
+    type Error = Status;
+
+    fn encode(&mut self, item: DynamicMessage, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put_slice(&item.encode_to_vec());
+        Ok(())
+    }
+}
+
+impl Decoder for Read {
+    type Item = DynamicMessage;
+    type Error = Status;
+
+    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<DynamicMessage>, Status> {
+        let bytes = bytes.copy_to_bytes(bytes.remaining());
+        DynamicMessage::decode(self.0.clone(), bytes)
+            .map(Some)
+            .map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    // spec: SDK-15
+    #[test]
+    fn every_call_of_the_interface_takes_an_empty_request_and_says_what_it_knows() {
+        let service = service().unwrap();
+        assert!(service.methods().len() > 50);
+        for method in service.methods() {
+            read(&method, "{}").unwrap_or_else(|error| panic!("{}: {error}", method.name()));
+            let error = read(&method, r#"{"noSuchField": 1}"#).unwrap_err();
+            assert_eq!(error.exit, Exit::BadInput);
+            let hint = error.hint.unwrap();
+            assert!(
+                hint.starts_with(&format!("{} takes ", method.name())),
+                "{hint}"
+            );
+        }
+    }
+
+    // spec: SDK-15
+    #[test]
+    fn a_request_is_written_as_the_interface_has_it() {
+        let service = service().unwrap();
+        let method = service.methods().find(|it| it.name() == "KvCommit");
+        let json =
+            r#"{"namespace":"a","writes":[{"key":"k","value":"aGk=","expectedRevision":"3"}]}"#;
+        let message = read(&method.unwrap(), json).unwrap();
+        let expected = greenroom_sdk::proto::manager::KvCommitRequest {
+            namespace: "a".to_owned(),
+            writes: vec![greenroom_sdk::proto::manager::KvWrite {
+                key: "k".to_owned(),
+                value: b"hi".to_vec(),
+                delete: false,
+                expected_revision: Some(3),
+            }],
+            ..Default::default()
+        };
+        assert_eq!(message.encode_to_vec(), expected.encode_to_vec());
+    }
+}
