@@ -209,6 +209,9 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         | Call::SetNodeTags { node_id, .. }
         | Call::PrefetchImages { node_id, .. } => vec![node(node_id)],
         Call::KvCommit(commit) => vec![(Key::Namespace(commit.namespace.clone()), Alone)],
+        Call::SetNodeIdleExpiry { node_id, .. } => vec![node(node_id)],
+        Call::SetClusterNodePool { node_id, .. } => vec![node(node_id)],
+        Call::RotateClusterNodeToken(node_id) => vec![node(node_id)],
         Call::RegisterClusterNode { node_name, .. } => {
             vec![(Key::Slot(node_name.clone()), Alone)]
         }

@@ -157,6 +157,12 @@ impl Ledger {
                 payload,
             } => self.relay_cutover_apply(out, &key, &migration_id, payload),
             Call::KvCommit(commit) => self.kv_commit(out, commit),
+            Call::SetNodeIdleExpiry {
+                node_id,
+                idle_expiry_ms,
+            } => self.set_idle_expiry(out, &node_id, idle_expiry_ms),
+            Call::SetClusterNodePool { node_id, pool } => self.set_slot_pool(out, &node_id, pool),
+            Call::RotateClusterNodeToken(node_id) => self.rotate_token(out, &node_id, fresh),
             Call::AbortMigration {
                 job_id,
                 source_role,

@@ -84,7 +84,7 @@ pub struct Called {
 pub struct Fresh {
     /// 32 hexadecimal digits: the start id, or the source of a bundle id, batch id or suffix.
     pub id: String,
-    /// A slot token (LOCAL-03), needed by RegisterClusterNode only. Secret.
+    /// A slot token (LOCAL-03), needed by RegisterClusterNode and RotateClusterNodeToken. Secret.
     pub token: String,
 }
 
@@ -155,6 +155,13 @@ pub enum Due {
     },
     /// A stopped node leaves the record (MNODE-18).
     ForgetNode(NodeId),
+    /// A node was empty for as long as it may be (IDLE-01); nothing happens if it is not any more.
+    Idle {
+        /// The node.
+        node_id: NodeId,
+        /// What was waited for.
+        mark: u64,
+    },
 }
 
 // What is secret prints as stars in every form made for people (SEC-12).

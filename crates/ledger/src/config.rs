@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greenroom_types::Millis;
 use greenroom_types::job::MediaVersion;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ pub struct Config {
     pub media_images: BTreeMap<String, BTreeMap<MediaVersion, String>>,
     /// Entries held of one job's history (HIST-05).
     pub history_max_entries: usize,
+    /// How long an elastic node may be empty, 0 for ever (IDLE-01).
+    pub idle_expiry_ms: Millis,
     /// Limits.
     pub limits: Limits,
 }
@@ -57,6 +60,7 @@ impl Default for Config {
             providers: BTreeMap::new(),
             media_images: BTreeMap::new(),
             history_max_entries: 1_000,
+            idle_expiry_ms: Millis(0),
             limits: Limits::default(),
         }
     }

@@ -256,6 +256,7 @@ impl Ledger {
             here.remove(start_id);
             if here.is_empty() {
                 self.on_node.remove(&instance.node_id);
+                self.idle_anew(out, &instance.node_id);
             }
         }
         if let Some(node) = self.nodes.get_mut(&instance.node_id)

@@ -88,6 +88,8 @@ pub struct Keeper {
     open: BTreeSet<NodeId>,
     stuck: BTreeSet<StartId>,
     clock: Clock,
+    /// Nothing is reaped on account of what was before this (IDLE-04).
+    reaps_from: Mono,
     /// When the driver last came by.
     seen: Mono,
     /// To be given at the next [`Keeper::due`].
@@ -105,6 +107,8 @@ enum Wait {
     Dial(u64),
     Hello(u64),
     Forget(u64),
+    /// The turn, and the mark of the empty time.
+    Idle(u64, u64),
     Provision,
     Stop(Wall),
     Unreachable,
@@ -116,6 +120,10 @@ struct Armed {
     due: Mono,
     repeats: u32,
 }
+
+/// The empty time of nodes begins this long after the keeper's own begin (IDLE-04), so that a restart
+/// reaps nothing that it has not reconciled yet.
+const SETTLE: Millis = Millis(60_000);
 
 /// How soon what was proposed is proposed again while the ledger shows no effect of it: a proposal
 /// may be lost with a primary or a quorum.
@@ -171,6 +179,7 @@ impl Keeper {
                 believed: now,
                 doubt: None,
             },
+            reaps_from: now.mono + SETTLE,
             seen: now.mono,
             ready: Wakeup::default(),
         };
@@ -203,7 +212,7 @@ impl Keeper {
         for subject in touched {
             match subject {
                 Subject::Node(node_id) => {
-                    let wanted = self.node_waits(ledger, node_id);
+                    let wanted = self.node_waits(now.mono, ledger, node_id);
                     self.set(now.mono, subject, wanted);
                 }
                 Subject::Instance(start_id) => {
@@ -278,7 +287,7 @@ impl Keeper {
     }
 
     /// What a node waits for in its state, and how long.
-    fn node_waits(&self, ledger: &Ledger, node_id: &NodeId) -> Vec<(Wait, Millis)> {
+    fn node_waits(&self, now: Mono, ledger: &Ledger, node_id: &NodeId) -> Vec<(Wait, Millis)> {
         let Some(node) = ledger.node(node_id) else {
             return Vec::new();
         };
@@ -291,7 +300,16 @@ impl Keeper {
                 StartPhase::Requested => (Wait::Pending(turn), s.pending_ms),
                 StartPhase::Booting => (Wait::Startup(turn), s.startup_ms),
             },
-            NodeState::Running => return Vec::new(),
+            NodeState::Running => match ledger.idle_expiry(node) {
+                Some(expiry) if ledger.is_idle(node) => {
+                    let settling = self.reaps_from.0.saturating_sub(now.0);
+                    (
+                        Wait::Idle(turn, node.idle_mark),
+                        Millis(expiry.0 + settling),
+                    )
+                }
+                _ => return Vec::new(),
+            },
             NodeState::Unreachable => (Wait::DropGrace(turn), s.drop_grace_ms),
             NodeState::Stopping if node.given_up || !node.is_elastic() => {
                 (Wait::Keepalive(turn), s.keepalive_ms)
@@ -393,6 +411,12 @@ impl Keeper {
                     Wait::Pending(_) => Link::PendingOver,
                     Wait::Startup(_) | Wait::Dial(_) => Link::StartupOver,
                     Wait::Hello(_) => Link::HelloOver,
+                    Wait::Idle(_, mark) => {
+                        let node_id = node_id.clone();
+                        let due = Due::Idle { node_id, mark };
+                        wakeup.commands.push(Command::Tick(due));
+                        return;
+                    }
                     _ => {
                         let due = Due::ForgetNode(node_id.clone());
                         wakeup.commands.push(Command::Tick(due));

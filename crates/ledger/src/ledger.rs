@@ -100,6 +100,7 @@ impl Ledger {
                 self.stop_time_reached(out, &bundle_id, stop_at)
             }
             Due::ForgetNode(node_id) => self.forget_node(out, &node_id),
+            Due::Idle { node_id, mark } => self.idle_over(out, &node_id, mark),
         }
     }
 }

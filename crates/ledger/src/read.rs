@@ -115,7 +115,7 @@ impl Ledger {
             reason,
             instances: self.running_jobs_on(node_id),
             inventory: node.inventory.clone(),
-            idle_expiry_ms: 0,
+            idle_expiry_ms: self.idle_expiry(node).map_or(0, |expiry| expiry.0),
             last_seen: node.last_seen,
             terminate_attempts: node.terminate_attempts,
             last_error: node.last_error.clone(),

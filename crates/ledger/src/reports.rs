@@ -335,6 +335,7 @@ impl Ledger {
                 batch_id,
                 results,
             });
+            self.idle_anew(out, node_id);
         }
     }
 

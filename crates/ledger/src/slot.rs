@@ -3,17 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greenroom_types::call::{CallResult, Refusal, Reply, Status};
-use greenroom_types::node::{NodeMetadata, NodeState, ProviderMetadata, StartPhase};
-use greenroom_types::{NodeId, PoolName, Tags};
+use greenroom_types::call::{CallResult, Detail, Refusal, Reply, Status};
+use greenroom_types::job::StopReason;
+use greenroom_types::node::{
+    InstanceState, NodeMetadata, NodeState, NodeStoppingReason, ProviderMetadata, StartPhase,
+};
+use greenroom_types::{JobId, NodeId, PoolName, Tags};
 
 use crate::command::{Fresh, Register, Registered};
 use crate::ledger::Ledger;
-use crate::node::new_node;
+use crate::node::{NodeFate, new_node};
 use crate::order::Order;
 use crate::out::Out;
-use crate::refuse::{exists, invalid, not_found, required};
-use crate::state::{Node, Slot};
+use crate::refuse::{exists, failed, invalid, not_found, required};
+use crate::state::{Node, NodeStop, Slot};
 
 /// Tag that names a node's pool.
 const POOL: &str = "pool";
@@ -50,12 +53,7 @@ impl Ledger {
             )
             .with("node", node_id.as_str()));
         }
-        if !pool.is_empty() && pool.as_str().parse::<PoolName>().is_err() {
-            return Err(
-                invalid("bad_pool", "pool must be at most 128 bytes of plain text")
-                    .with("path", "pool"),
-            );
-        }
+        check_pool(&pool)?;
         let unusable = fresh.token.is_empty() || self.tokens.contains_key(&fresh.token);
         let node_id = self.free_slot_id(&node_name, fresh);
         let (false, Some(node_id)) = (unusable, node_id) else {
@@ -201,10 +199,129 @@ impl Ledger {
             .map(|instance| instance.key.job_id.clone())
             .collect();
         if self.nodes.get(node_id).is_some_and(Node::is_wanted) {
-            self.end_by_request(out, node_id, false);
+            self.end_by_request(out, node_id, "", false);
         }
         self.finish_leaving(out, node_id);
         Ok(Reply::StoppedJobs(stopped.into_iter().collect()))
+    }
+
+    /// LOCAL-14, LOCAL-15: an active slot leaves and comes again with its new tag. Its worker and its
+    /// containers notice no more than a dropped stream; its instances are taken back by the hello.
+    pub(crate) fn set_slot_pool(
+        &mut self,
+        out: &mut Out,
+        node_id: &NodeId,
+        pool: PoolName,
+    ) -> CallResult {
+        check_pool(&pool)?;
+        let running: BTreeSet<JobId> = self
+            .instances_on(node_id)
+            .filter(|instance| instance.is_live())
+            .map(|instance| instance.key.job_id.clone())
+            .collect();
+        let reply = Reply::RunningJobs(running.into_iter().collect());
+        if self.known_slot(node_id)?.pool == pool {
+            return Ok(reply);
+        }
+        let active = self.nodes.get(node_id).is_some_and(Node::is_wanted);
+        if active {
+            self.check_undisturbed(node_id)?;
+        }
+        if let Some(slot) = self.slots.get_mut(node_id) {
+            slot.pool = pool.clone();
+            // The call says what the pool is, whatever was edited before.
+            slot.edits.remove(POOL);
+            out.slots.insert(node_id.clone());
+        }
+        if let Some(node) = self.nodes.get_mut(node_id) {
+            node.edits.remove(POOL);
+            match pool.as_str() {
+                "" => node.base_tags.remove(POOL),
+                pool => node.base_tags.insert(POOL.to_owned(), pool.to_owned()),
+            };
+            out.nodes.insert(node_id.clone());
+            if !active {
+                // Told when it comes back.
+                node.compose_tags();
+            }
+        }
+        if active {
+            let stop = NodeStop {
+                reason: NodeStoppingReason::UserRequested,
+                detail: "pool_changed".to_owned(),
+                code: String::new(),
+            };
+            self.begin_node_stop(out, node_id, stop, StopReason::NodeStopped, NodeFate::Lost);
+            self.node_stopped(out, node_id);
+            self.activate_slot(out, node_id);
+        }
+        Ok(reply)
+    }
+
+    /// What would be hurt by a node that leaves for a moment (LOCAL-15).
+    fn check_undisturbed(&self, node_id: &NodeId) -> Result<(), Refusal> {
+        let protected = |job_id: &JobId| {
+            let record = self.jobs.get(job_id);
+            record.is_some_and(|record| record.view.job.lease.is_some())
+        };
+        let busy: BTreeSet<&str> = self
+            .instances_on(node_id)
+            .filter(|it| it.state != InstanceState::Running || protected(&it.key.job_id))
+            .map(|it| it.key.job_id.as_str())
+            .collect();
+        if busy.is_empty() {
+            return Ok(());
+        }
+        let list = busy.iter().map(|job_id| Detail::from(*job_id)).collect();
+        let mut refusal = failed(
+            "node_busy",
+            format!(
+                "node {node_id:?} holds what a change of its pool would hurt: {}",
+                busy.into_iter().collect::<Vec<_>>().join(", ")
+            ),
+        );
+        refusal
+            .details
+            .insert("jobs".to_owned(), Detail::List(list));
+        Err(refusal)
+    }
+
+    /// LOCAL-18. The machine that has the slot now keeps its stream; at its next hello it has no
+    /// credential any more.
+    pub(crate) fn rotate_token(
+        &mut self,
+        out: &mut Out,
+        node_id: &NodeId,
+        fresh: &Fresh,
+    ) -> CallResult {
+        self.known_slot(node_id)?;
+        if fresh.token.is_empty() || self.tokens.contains_key(&fresh.token) {
+            return Err(Refusal::new(
+                Status::Internal,
+                "no_fresh_id",
+                "the proposer gave no fresh token",
+            ));
+        }
+        if let Some(slot) = self.slots.get_mut(node_id) {
+            self.tokens.remove(&slot.token);
+            slot.token.clone_from(&fresh.token);
+            slot.token_used = false;
+            slot.machine_id.clear();
+            slot.public_key.clear();
+            slot.key.clear();
+            self.tokens.insert(fresh.token.clone(), node_id.clone());
+            out.slots.insert(node_id.clone());
+        }
+        Ok(Reply::Token(fresh.token.clone()))
+    }
+
+    /// A slot that is not being removed.
+    fn known_slot(&self, node_id: &NodeId) -> Result<&Slot, Refusal> {
+        required("node_id", node_id.as_str())?;
+        self.slots
+            .get(node_id)
+            .filter(|slot| !slot.leaving)
+            .ok_or_else(|| not_found("unknown_slot", format!("there is no slot {node_id:?}")))
     }
 
     /// A slot that is being removed goes with the last instance that its worker still ends.
@@ -232,6 +349,14 @@ impl Ledger {
             out.slots.insert(node_id.clone());
         }
     }
+}
+
+fn check_pool(pool: &PoolName) -> Result<(), Refusal> {
+    if pool.is_empty() || pool.as_str().parse::<PoolName>().is_ok() {
+        return Ok(());
+    }
+    let text = "pool must be at most 128 bytes of plain text";
+    Err(invalid("bad_pool", text).with("path", "pool"))
 }
 
 /// The node of a slot whose worker calls in; tags that were edited stay edited (TAG-02).

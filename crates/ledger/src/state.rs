@@ -152,6 +152,12 @@ pub struct Node {
     pub notice: Option<Notice>,
     /// Open prefetch batches with their references (PREF-06).
     pub batches: BTreeMap<String, Vec<String>>,
+    /// How long it may be empty, if that was set for it alone (IDLE-02).
+    #[serde(default)]
+    pub idle_expiry_ms: Option<Millis>,
+    /// Grows whenever its empty time begins anew (IDLE-04).
+    #[serde(default)]
+    pub idle_mark: u64,
     /// The last picture. A row of its own.
     #[serde(skip)]
     pub inventory: Option<Arc<NodeInventory>>,

@@ -20,7 +20,7 @@ const KEY_BYTES: usize = 128;
 const VALUE_BYTES: usize = 256;
 
 /// Marks a node that is kept free (TAG-05).
-const SPARE: &str = "spare";
+pub(crate) const SPARE: &str = "spare";
 /// What goes with the mark, and goes when it does.
 const SPARE_SPEC: [&str; 3] = ["warmFor", "reservedFor", "exclusive"];
 /// Tag of an interruption notice (MNODE-19).
@@ -114,6 +114,7 @@ impl Ledger {
         }
         if changed {
             self.tell_tags(out, node_id);
+            self.idle_anew(out, node_id);
         }
         Ok(reply)
     }

@@ -163,7 +163,7 @@ impl Engine {
             self.refuse_full_disk()?;
         }
         let token = match call {
-            Call::RegisterClusterNode { .. } => {
+            Call::RegisterClusterNode { .. } | Call::RotateClusterNodeToken(_) => {
                 greenroom_auth::SlotToken::from_random(greenroom_auth::random())
                     .expose()
                     .to_owned()

@@ -117,6 +117,9 @@ impl Client {
             NotifyMigrationCutoverReady => notify_migration_cutover_ready,
             NotifyMigrationCutoverApply => notify_migration_cutover_apply,
             KvCommit => kv_commit,
+            SetNodeIdleExpiry => set_node_idle_expiry,
+            SetClusterNodePool => set_cluster_node_pool,
+            RotateClusterNodeToken => rotate_cluster_node_token,
             AbortMigration => abort_migration,
         }
     }

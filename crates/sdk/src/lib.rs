@@ -56,8 +56,8 @@ pub use greenroom_types as types;
 pub use initial::{InitialState, RunningNode, SnapshotJob, StartingNode, StoppingNode};
 pub use link::{Announce, ConnectionState, RawClient};
 pub use methods::{
-    AbortMigration, BundleChanges, BundleCreated, EditTags, KvList, NodeTags, Slot, Token,
-    UpdateBundle,
+    AbortMigration, BundleChanges, BundleCreated, EditTags, IdleExpiry, KvList, NodeTags, Slot,
+    Token, UpdateBundle,
 };
 pub use settings::{EventGroup, EventSettings, Retry, Settings};
 pub use version::{HelloInfo, Protocol, Skew, VersionInfo};

@@ -10,6 +10,7 @@ mod migrations;
 mod nodes;
 
 use std::fmt;
+use std::time::Duration;
 
 pub use kv::KvList;
 
@@ -102,6 +103,20 @@ pub struct NodeTags {
     pub revision: u64,
 }
 
+/// How long an elastic node may be empty before the Manager ends it (IDLE-03).
+///
+/// ```
+/// let never = greenroom_sdk::IdleExpiry::default();
+/// assert_eq!(never.effective, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdleExpiry {
+    /// What was set for this node alone.
+    pub own: Option<Duration>,
+    /// What holds for it; none: it is never ended for being empty.
+    pub effective: Option<Duration>,
+}
+
 /// A new slot for an owned server.
 ///
 /// ```no_run
@@ -188,6 +203,8 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::StoppedJobs(_) => "stopped jobs",
         Reply::Batch(_) => "a batch",
         Reply::Notified(_) => "notified sides",
+        Reply::RunningJobs(_) => "running jobs",
+        Reply::Token(_) => "a token",
         Reply::KvRevision(_) => "a revision",
     };
     Error::Protocol {

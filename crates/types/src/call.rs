@@ -236,6 +236,22 @@ pub enum Call {
     },
     /// Writes keys of one namespace together (KV-02).
     KvCommit(KvCommit),
+    /// Sets how long one elastic node may be empty (IDLE-02).
+    SetNodeIdleExpiry {
+        /// The node.
+        node_id: NodeId,
+        /// How long; 0 takes the node's own value away.
+        idle_expiry_ms: Millis,
+    },
+    /// Moves a slot to another pool (LOCAL-14).
+    SetClusterNodePool {
+        /// The slot's node.
+        node_id: NodeId,
+        /// Its pool from now on, empty for none.
+        pool: PoolName,
+    },
+    /// Gives a slot a new token and voids the old credential (LOCAL-18).
+    RotateClusterNodeToken(NodeId),
 }
 
 impl Call {
@@ -268,6 +284,9 @@ impl Call {
             Self::NotifyMigrationCutoverReady { .. } => "NotifyMigrationCutoverReady",
             Self::NotifyMigrationCutoverApply { .. } => "NotifyMigrationCutoverApply",
             Self::KvCommit(_) => "KvCommit",
+            Self::SetNodeIdleExpiry { .. } => "SetNodeIdleExpiry",
+            Self::SetClusterNodePool { .. } => "SetClusterNodePool",
+            Self::RotateClusterNodeToken(_) => "RotateClusterNodeToken",
             Self::AbortMigration { .. } => "AbortMigration",
         }
     }
@@ -327,6 +346,10 @@ pub enum Reply {
     Batch(String),
     /// To whom an abort went.
     Notified(Vec<String>),
+    /// Jobs that run where something was changed.
+    RunningJobs(Vec<JobId>),
+    /// A slot's new one-shot token. Secret.
+    Token(String),
     /// Revision of a namespace after a commit (KV-02).
     KvRevision(u64),
 }

@@ -91,6 +91,7 @@ impl Ledger {
             self.provision(out, &start_id);
         }
         self.refresh_pending_restart(&start.job_id);
+        self.idle_anew(out, &start.node_id);
         Ok(Reply::Done)
     }
 

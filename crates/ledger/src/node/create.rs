@@ -231,6 +231,8 @@ pub(crate) fn new_node(
         turn: 0,
         notice: None,
         batches: BTreeMap::new(),
+        idle_expiry_ms: None,
+        idle_mark: 0,
         inventory: None,
     }
 }

@@ -1,6 +1,7 @@
 //! Nodes: one file per step of their life.
 
 mod create;
+mod idle;
 mod inventory;
 mod link;
 mod provider;

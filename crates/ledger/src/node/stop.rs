@@ -35,13 +35,20 @@ impl Ledger {
             .get(node_id)
             .ok_or_else(|| unknown_node(node_id))?;
         if node.is_wanted() {
-            self.end_by_request(out, node_id, true);
+            self.end_by_request(out, node_id, "", true);
         }
         Ok(Reply::Done)
     }
 
-    /// Ends a wanted node because somebody asked. `park`: a slot's worker keeps its credential.
-    pub(crate) fn end_by_request(&mut self, out: &mut Out, node_id: &NodeId, park: bool) {
+    /// Ends a wanted node because somebody asked, or the Manager was told to. `park`: a slot's worker
+    /// keeps its credential.
+    pub(crate) fn end_by_request(
+        &mut self,
+        out: &mut Out,
+        node_id: &NodeId,
+        detail: &str,
+        park: bool,
+    ) {
         let Some(node) = self.nodes.get(node_id) else {
             return;
         };
@@ -51,7 +58,7 @@ impl Ledger {
             node_id,
             NodeStop {
                 reason: NodeStoppingReason::UserRequested,
-                detail: String::new(),
+                detail: detail.to_owned(),
                 code: String::new(),
             },
             StopReason::NodeTerminated,

@@ -7,17 +7,17 @@ use greenroom_types::node::{InstanceState, NodeState};
 use greenroom_types::{Millis, Mono, Now, StartId, Wall};
 
 /// World and keeper on one clock; the wall clock can be set apart.
-struct Kept {
-    w: World,
+pub(crate) struct Kept {
+    pub(crate) w: World,
     keeper: Keeper,
     mono: u64,
-    wall: i64,
+    pub(crate) wall: i64,
     /// What was sent again.
     resent: Vec<String>,
 }
 
 impl Kept {
-    fn new(w: World) -> Self {
+    pub(crate) fn new(w: World) -> Self {
         let start = Now {
             mono: Mono(0),
             wall: ZERO,
@@ -34,7 +34,7 @@ impl Kept {
         kept
     }
 
-    fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now {
             mono: Mono(self.mono),
             wall: ZERO.plus(self.wall),
@@ -42,13 +42,13 @@ impl Kept {
     }
 
     /// Lets the keeper see the last apply.
-    fn seen(&mut self) {
+    pub(crate) fn seen(&mut self) {
         let touched = self.w.last.touched.clone();
         self.keeper.observe(self.now(), &self.w.ledger, &touched);
     }
 
     /// Does what is due now, to the end.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         loop {
             let Wakeup { commands, orders } = self.keeper.due(self.now(), &self.w.ledger);
             self.resent.extend(orders.iter().map(order_word));
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     /// Passes from deadline to deadline.
-    fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         let end = self.mono + ms;
         while let Some(Mono(due)) = self.keeper.next_deadline().filter(|due| due.0 <= end) {
             let step = due.saturating_sub(self.mono);
@@ -77,22 +77,22 @@ impl Kept {
         self.settle();
     }
 
-    fn call(&mut self, call: Call) {
+    pub(crate) fn call(&mut self, call: Call) {
         self.w.now = self.now().wall;
         self.w.call(call).unwrap();
         self.seen();
     }
 
-    fn link(&mut self, node: &str, link: Link) {
+    pub(crate) fn link(&mut self, node: &str, link: Link) {
         self.w.link(node, link);
         self.seen();
     }
 
-    fn node_state(&self, node: &str) -> Option<NodeState> {
+    pub(crate) fn node_state(&self, node: &str) -> Option<NodeState> {
         Some(self.w.ledger.node(&node.into())?.state)
     }
 
-    fn start(&mut self, id: &str, node: &str) -> StartId {
+    pub(crate) fn start(&mut self, id: &str, node: &str) -> StartId {
         let start = self.w.start(id, node);
         self.seen();
         start

@@ -3,6 +3,7 @@
 
 mod bundles;
 mod common;
+mod idle;
 mod instances;
 mod jobs;
 mod keeper;

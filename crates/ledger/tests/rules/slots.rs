@@ -465,3 +465,137 @@ fn a_prefetch_batch_always_settles() {
     );
     assert_eq!(w.refused(pull(&["c"])).reason, "node_not_running");
 }
+
+fn pool(node: &str, pool: &str) -> Call {
+    Call::SetClusterNodePool {
+        node_id: node.into(),
+        pool: pool.into(),
+    }
+}
+
+fn pool_of(w: &World, node: &str) -> Option<String> {
+    w.ledger
+        .node(&node.into())?
+        .metadata
+        .tags
+        .get("pool")
+        .cloned()
+}
+
+// spec: LOCAL-14
+#[test]
+fn an_active_slot_changes_its_pool_by_leaving_and_coming_again() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let start = w.running("a", "n1");
+    let reply = w.call(pool("n1", "live")).unwrap();
+    assert_eq!(reply, Reply::RunningJobs(vec!["a".into()]));
+    assert_eq!(
+        w.last_words(),
+        [
+            "stopping n1 UserRequested",
+            "job a",
+            "stopped n1",
+            "starting n1 Some(Booting)"
+        ]
+    );
+    // The line is closed and opened anew; nobody is told to stop anything.
+    assert_eq!(w.last_orders(), ["n1: close redial=false", "n1: dial"]);
+    w.hello("n1", vec![there("a", &start, InstanceState::Running)]);
+    assert_eq!(w.last_words(), ["started n1", "job a", "inventory n1"]);
+    assert_eq!(pool_of(&w, "n1").as_deref(), Some("live"));
+    assert_eq!(
+        w.history("a"),
+        ["created", "provisioned", "running", "stopping", "running"]
+    );
+    assert_eq!(w.live("a", "primary"), Some(start));
+
+    // The same again: nothing happens, and the jobs are told all the same.
+    let reply = w.call(pool("n1", "live")).unwrap();
+    assert_eq!(reply, Reply::RunningJobs(vec!["a".into()]));
+    assert!(w.last.changes.is_empty() && w.last.rows.is_empty());
+    assert_eq!(w.refused(pool("n2", "live")).reason, "unknown_slot");
+    assert_eq!(w.refused(pool("n1", &"x".repeat(200))).reason, "bad_pool");
+}
+
+// spec: LOCAL-14
+#[test]
+fn a_slot_without_a_worker_changes_its_record_alone() {
+    let mut w = World::new();
+    w.slot("n1");
+    w.call(pool("n1", "live")).unwrap();
+    assert!(w.last.changes.is_empty() && w.last.orders.is_empty());
+    w.dial_in("n1", "m").unwrap();
+    w.hello("n1", Vec::new());
+    assert_eq!(pool_of(&w, "n1").as_deref(), Some("live"));
+    // An edit of the tag gives way, and one that was given up comes back in its new pool.
+    let edit = Call::SetNodeTags {
+        node_id: "n1".into(),
+        tags: Tags::from([("pool".to_owned(), "edited".to_owned())]),
+        remove: Vec::new(),
+        expected_revision: None,
+    };
+    w.call(edit).unwrap();
+    w.link("n1", Link::Dropped);
+    w.link("n1", Link::GraceOver);
+    w.call(pool("n1", "spare")).unwrap();
+    assert!(w.last.changes.is_empty());
+    w.hello("n1", Vec::new());
+    assert_eq!(pool_of(&w, "n1").as_deref(), Some("spare"));
+}
+
+// spec: LOCAL-15
+#[test]
+fn a_slot_on_which_something_begins_or_ends_keeps_its_pool() {
+    let mut w = World::new();
+    w.node("n1");
+    for id in ["begins", "ends", "runs"] {
+        w.create(id);
+    }
+    w.start("begins", "n1");
+    w.running("ends", "n1");
+    w.running("runs", "n1");
+    w.stop("ends", "n1").unwrap();
+    let refusal = w.refused(pool("n1", "live"));
+    assert_eq!(
+        (refusal.status, refusal.reason.as_str()),
+        (Status::FailedPrecondition, "node_busy")
+    );
+    let jobs = vec!["begins".into(), "ends".into()];
+    assert_eq!(
+        refusal.details["jobs"],
+        greenroom_types::call::Detail::List(jobs)
+    );
+}
+
+// spec: LOCAL-18
+#[test]
+fn a_new_token_moves_a_slot_to_another_machine() {
+    let mut w = World::new();
+    let old = w.slot("n1");
+    w.register(&old, "m1").unwrap();
+    w.hello("n1", Vec::new());
+    let rotate = || Call::RotateClusterNodeToken("n1".into());
+    let Reply::Token(new) = w.call(rotate()).unwrap() else {
+        panic!();
+    };
+    assert_ne!(new, old);
+    assert!(w.last.changes.is_empty(), "the stream goes on");
+    let slot = w.ledger.slot(&"n1".into()).unwrap();
+    assert!(
+        slot.key.is_empty(),
+        "no credential proves anything any more"
+    );
+    // The old token opens nothing, not even for the machine that had it.
+    assert_eq!(w.register(&old, "m1").unwrap_err().reason, "bad_token");
+    w.register(&new, "m2").unwrap();
+    let registered = w.last.registered.clone().unwrap();
+    assert_eq!(
+        (registered.first_use, registered.key.as_str()),
+        (true, "key-m2")
+    );
+    assert_eq!(w.register(&new, "m1").unwrap_err().reason, "bad_token");
+    let unknown = Call::RotateClusterNodeToken("n2".into());
+    assert_eq!(w.refused(unknown).reason, "unknown_slot");
+}

@@ -3,11 +3,12 @@
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_proto::manager::{
-    GetBundleRequest, GetBundleResponse, ListBundlesRequest, ListBundlesResponse,
-    ListClusterNodesResponse, ListNodesRequest, ListNodesResponse,
+    GetBundleRequest, GetBundleResponse, GetNodeIdleExpiryRequest, GetNodeIdleExpiryResponse,
+    ListBundlesRequest, ListBundlesResponse, ListClusterNodesResponse, ListNodesRequest,
+    ListNodesResponse,
 };
-use greenroom_types::BundleId;
 use greenroom_types::call::{Refusal, Status};
+use greenroom_types::{BundleId, Millis, NodeId};
 
 use super::ManagerApi;
 
@@ -72,6 +73,32 @@ impl ManagerApi {
         Ok(GetBundleResponse {
             status: Some((&found).into()),
         })
+    }
+
+    pub(super) fn idle_expiry(
+        &self,
+        request: GetNodeIdleExpiryRequest,
+    ) -> Result<GetNodeIdleExpiryResponse, tonic::Status> {
+        let node_id = NodeId::new(request.node_id.unwrap_or_default().node_id);
+        if node_id.is_empty() {
+            return Err(WireError::missing("node_id").into());
+        }
+        let millis = |expiry: Option<Millis>| expiry.map_or(0, |expiry| expiry.0);
+        self.engine()
+            .read(|ledger| {
+                let node = ledger.node(&node_id)?;
+                Some(GetNodeIdleExpiryResponse {
+                    idle_expiry_ms: millis(node.idle_expiry_ms),
+                    effective_idle_expiry_ms: millis(ledger.idle_expiry(node)),
+                })
+            })
+            .ok_or_else(|| {
+                write_refusal(&Refusal::new(
+                    Status::NotFound,
+                    "unknown_node",
+                    format!("there is no node {node_id:?}; ListNodes tells which there are"),
+                ))
+            })
     }
 
     pub(super) fn slots(&self) -> ListClusterNodesResponse {

@@ -123,6 +123,14 @@ macro_rules! calls {
                 Ok(Response::new(self.slots()))
             }
 
+            async fn get_node_idle_expiry(
+                &self,
+                request: Request<pb::GetNodeIdleExpiryRequest>,
+            ) -> Result<Response<pb::GetNodeIdleExpiryResponse>, Status> {
+                self.caller(&request)?;
+                self.idle_expiry(request.into_inner()).map(Response::new)
+            }
+
             async fn kv_get(
                 &self,
                 request: Request<pb::KvGetRequest>,
@@ -176,5 +184,8 @@ calls! {
     notify_migration_cutover_ready(pb::NotifyMigrationCutoverReadyRequest) -> () = NotifyMigrationCutoverReady;
     notify_migration_cutover_apply(pb::NotifyMigrationCutoverApplyRequest) -> () = NotifyMigrationCutoverApply;
     kv_commit(pb::KvCommitRequest) -> pb::KvCommitResponse = KvCommit;
+    set_node_idle_expiry(pb::SetNodeIdleExpiryRequest) -> () = SetNodeIdleExpiry;
+    set_cluster_node_pool(pb::SetClusterNodePoolRequest) -> pb::SetClusterNodePoolResponse = SetClusterNodePool;
+    rotate_cluster_node_token(pb::RotateClusterNodeTokenRequest) -> pb::RotateClusterNodeTokenResponse = RotateClusterNodeToken;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

@@ -25,6 +25,17 @@ use crate::subscription::{Resume, Subscription};
 
 pub(super) use tonic::codegen::BoxStream as Streaming;
 
+/// What a client may look for, sorted (HELLO-01).
+const FEATURES: [&str; 5] = ["bundles", "idle-expiry", "inventory", "kv", "resume"];
+
+/// Version, commit and target of this program. The commit is that of whoever built it, by
+/// `GREENROOM_COMMIT`.
+fn build() -> String {
+    let commit = option_env!("GREENROOM_COMMIT").unwrap_or("unknown");
+    let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
+    format!("{} {commit} {arch}-{os}", env!("CARGO_PKG_VERSION"))
+}
+
 impl ManagerApi {
     pub(super) fn hello(&self) -> Hello {
         let part = |text: &str| text.parse().unwrap_or_default();
@@ -38,11 +49,9 @@ impl ManagerApi {
             }),
             protocol_major: PROTOCOL_MAJOR,
             protocol_minor: PROTOCOL_MINOR,
-            build: concat!(env!("CARGO_PKG_VERSION"), " ", "linux").to_owned(),
+            build: build(),
             member: self.engine().member().to_owned(),
-            features: ["bundles", "inventory", "resume"]
-                .map(str::to_owned)
-                .to_vec(),
+            features: FEATURES.map(str::to_owned).to_vec(),
             server_time: Some(write_time(wall())),
         }
     }

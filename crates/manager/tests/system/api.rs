@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use greenroom_manager::{Settings, StartError, StatusLog};
+use greenroom_sdk::Protocol;
 use greenroom_sdk::proto::common::JobId;
 use greenroom_sdk::proto::health::HealthCheckRequest;
 use greenroom_sdk::proto::health::health_check_response::ServingStatus;
@@ -188,4 +189,29 @@ async fn on_a_full_disk_only_what_makes_room_is_taken() {
     client.stop_job(key("on-air"), "n1", None).await.unwrap();
     watch.until_last("on-air", "stopped").await;
     client.terminate_node("n1").await.unwrap();
+}
+
+// spec: HELLO-01
+#[tokio::test]
+async fn the_hello_says_who_serves_what() {
+    let manager = TestManager::start_with(|settings| {
+        settings.member_name = "studio-a".to_owned();
+    })
+    .await;
+    let hello = manager.client().await.hello();
+    assert_eq!(hello.protocol, Protocol::OURS);
+    assert_eq!((hello.protocol.major, hello.protocol.minor), (1, 10));
+    assert_eq!(hello.member, "studio-a");
+    let build: Vec<&str> = hello.build.split(' ').collect();
+    assert_eq!(build.len(), 3, "version, commit, target: {build:?}");
+    assert_eq!(build[0], env!("CARGO_PKG_VERSION"));
+    assert!(build[2].ends_with(std::env::consts::OS));
+    assert!(hello.features.is_sorted() && hello.features.contains(&"kv".to_owned()));
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let told = hello.server_time.expect("a time").0;
+    let apart = i64::try_from(now.as_millis()).unwrap().abs_diff(told);
+    assert!(apart < 60_000, "{told}");
+    let version = hello.version.to_string();
+    assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
 }

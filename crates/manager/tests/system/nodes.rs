@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use greenroom_sdk::IdleExpiry;
+use greenroom_sdk::types::call::CreateAwsNode;
 use greenroom_sdk::types::job::StopReason;
 use greenroom_sdk::types::node::{NodeState, NodeStoppingReason};
 use greenroom_sdk::types::stream::StreamEvent;
@@ -410,4 +412,63 @@ async fn nodes_are_listed_in_pages_that_are_cuts_of_one_state() {
     };
     let refused = client.raw().unwrap().list_nodes(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+}
+
+// spec: IDLE-02, IDLE-03
+#[tokio::test]
+async fn an_elastic_node_has_an_idle_expiry_and_an_owned_server_has_none() {
+    let manager = TestManager::start_with(|settings| {
+        let providers = &mut settings.ledger.providers;
+        providers.insert(greenroom_ledger::Provider::Aws, Default::default());
+        settings.ledger.idle_expiry_ms = Millis(600_000);
+    })
+    .await;
+    let owned = manager.worker("studio").await;
+    let client = manager.client().await;
+    let node = CreateAwsNode {
+        node_id: "spot-7".into(),
+        region: "eu-west-1".to_owned(),
+        instance_type: "m7i.large".to_owned(),
+        ..CreateAwsNode::default()
+    };
+    client.create_aws_node(node).await.unwrap();
+    let all = Duration::from_secs(600);
+    let none_of_its_own = IdleExpiry {
+        own: None,
+        effective: Some(all),
+    };
+    assert_eq!(
+        client.get_node_idle_expiry("spot-7").await,
+        Ok(none_of_its_own)
+    );
+    let own = Duration::from_secs(30);
+    client
+        .set_node_idle_expiry("spot-7", Some(own))
+        .await
+        .unwrap();
+    let expected = IdleExpiry {
+        own: Some(own),
+        effective: Some(own),
+    };
+    assert_eq!(client.get_node_idle_expiry("spot-7").await, Ok(expected));
+    let nodes = client.list_nodes().await.unwrap();
+    let shown = nodes
+        .iter()
+        .find(|it| it.metadata.node_id.as_str() == "spot-7");
+    assert_eq!(shown.unwrap().idle_expiry_ms, 30_000);
+    client.set_node_idle_expiry("spot-7", None).await.unwrap();
+    assert_eq!(
+        client.get_node_idle_expiry("spot-7").await,
+        Ok(none_of_its_own)
+    );
+
+    let node_id = owned.node_id();
+    let refused = client
+        .set_node_idle_expiry(node_id.clone(), Some(own))
+        .await;
+    assert_eq!(refused.unwrap_err().reason(), "not_elastic");
+    let none = client.get_node_idle_expiry(node_id).await;
+    assert_eq!(none, Ok(IdleExpiry::default()));
+    let refused = client.get_node_idle_expiry("nowhere").await.unwrap_err();
+    assert_eq!(refused.reason(), "unknown_node");
 }

@@ -140,3 +140,47 @@ async fn a_deregistered_slot_is_gone_with_its_jobs_and_token() {
     let unknown = client.deregister_cluster_node("n1").await.unwrap_err();
     assert_eq!(unknown.reason(), "unknown_slot");
 }
+
+// spec: LOCAL-14, HARDM-51
+#[tokio::test]
+async fn a_slot_changes_its_pool_while_its_job_runs_on() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let worker = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    let start = super::running(&client, &mut watch, &worker, "on-air").await;
+    let running = client.set_cluster_node_pool("n1", "live").await.unwrap();
+    assert_eq!(running, ["on-air".into()]);
+    watch.until_last("on-air", "stopping").await;
+    watch.until_last("on-air", "running").await;
+    watch.until_node("n1", NodeState::Running).await;
+    let nodes = client.list_nodes().await.unwrap();
+    assert_eq!(nodes[0].metadata.tags["pool"], "live");
+    // The same start, never told to stop, over a second stream.
+    assert!(worker.instances().contains_key(&start));
+    assert_eq!(super::stops(&worker, "on-air"), 0);
+    assert_eq!(super::provisions(&worker, "on-air"), 1);
+    assert_eq!(worker.greeted(), 2);
+}
+
+// spec: LOCAL-18
+#[tokio::test]
+async fn a_slot_moves_to_another_machine_with_a_new_token() {
+    let manager = TestManager::start_with(TestManager::impatient).await;
+    let client = manager.client().await;
+    let old = manager.worker("n1").await;
+    let token = client.rotate_cluster_node_token("n1").await.unwrap();
+    let refused = old.present(&client).await.unwrap_err();
+    assert_eq!(reason(&refused), "bad_token");
+    // Its stream breaks, and it has nothing to prove itself with any more.
+    let mut watch = manager.watch().await;
+    old.drop_stream();
+    watch
+        .until_mirror("n1 given up", |mirror| mirror.nodes.is_empty())
+        .await;
+    assert_eq!(old.greeted(), 1);
+    let new = FakeWorker::with_token(token, "another machine").await;
+    new.call_in(&client).await.unwrap();
+    new.wait_greeted(1).await;
+    watch.until_node("n1", NodeState::Running).await;
+}

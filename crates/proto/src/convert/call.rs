@@ -67,6 +67,9 @@ pub enum Request {
     NotifyMigrationCutoverReady(manager::NotifyMigrationCutoverReadyRequest),
     NotifyMigrationCutoverApply(manager::NotifyMigrationCutoverApplyRequest),
     KvCommit(manager::KvCommitRequest),
+    SetNodeIdleExpiry(manager::SetNodeIdleExpiryRequest),
+    SetClusterNodePool(manager::SetClusterNodePoolRequest),
+    RotateClusterNodeToken(manager::RotateClusterNodeTokenRequest),
     AbortMigration(manager::AbortMigrationRequest),
 }
 
@@ -100,7 +103,7 @@ pub fn minor_of_call(name: &str) -> Option<u32> {
         | "NotifyMigrationCutoverReady"
         | "NotifyMigrationCutoverApply" => 3,
         "KvGet" | "KvList" | "KvCommit" => 5,
-        "PrefetchImages" => 9,
+        "PrefetchImages" | "SetNodeIdleExpiry" | "GetNodeIdleExpiry" => 9,
         _ => return None,
     })
 }
@@ -158,6 +161,9 @@ impl Request {
             Self::NotifyMigrationCutoverReady(_) => "NotifyMigrationCutoverReady",
             Self::NotifyMigrationCutoverApply(_) => "NotifyMigrationCutoverApply",
             Self::KvCommit(_) => "KvCommit",
+            Self::SetNodeIdleExpiry(_) => "SetNodeIdleExpiry",
+            Self::SetClusterNodePool(_) => "SetClusterNodePool",
+            Self::RotateClusterNodeToken(_) => "RotateClusterNodeToken",
             Self::AbortMigration(_) => "AbortMigration",
         }
     }
@@ -191,6 +197,9 @@ impl Request {
             Self::NotifyMigrationCutoverReady(it) => it.encode_to_vec(),
             Self::NotifyMigrationCutoverApply(it) => it.encode_to_vec(),
             Self::KvCommit(it) => it.encode_to_vec(),
+            Self::SetNodeIdleExpiry(it) => it.encode_to_vec(),
+            Self::SetClusterNodePool(it) => it.encode_to_vec(),
+            Self::RotateClusterNodeToken(it) => it.encode_to_vec(),
             Self::AbortMigration(it) => it.encode_to_vec(),
         }
     }
@@ -226,6 +235,9 @@ impl Request {
                 "norsk.api.manager.NotifyMigrationCutoverApplyRequest"
             }
             Self::KvCommit(_) => "norsk.api.manager.KvCommitRequest",
+            Self::SetNodeIdleExpiry(_) => "norsk.api.manager.SetNodeIdleExpiryRequest",
+            Self::SetClusterNodePool(_) => "norsk.api.manager.SetClusterNodePoolRequest",
+            Self::RotateClusterNodeToken(_) => "norsk.api.manager.RotateClusterNodeTokenRequest",
             Self::AbortMigration(_) => "norsk.api.manager.AbortMigrationRequest",
         }
     }

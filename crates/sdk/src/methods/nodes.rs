@@ -1,9 +1,12 @@
 //! Calls on nodes and slots.
 
-use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Reply};
-use greenroom_types::{JobId, NodeId, PoolName};
+use std::time::Duration;
 
-use super::{EditTags, NodeTags, Slot, Token, other_answer};
+use greenroom_proto::manager;
+use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Reply};
+use greenroom_types::{JobId, Millis, NodeId, PoolName};
+
+use super::{EditTags, IdleExpiry, NodeTags, Slot, Token, other_answer};
 use crate::client::Client;
 use crate::error::Error;
 
@@ -143,6 +146,78 @@ impl Client {
         }
     }
 
+    /// Sets how long an elastic node may be empty before the Manager ends it; none clears it (IDLE-02).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`, [`Error::FailedPrecondition`] `not_elastic`,
+    /// [`Error::InvalidArgument`] `bad_idle_expiry`.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// client.set_node_idle_expiry("spot-7", Some(Duration::from_secs(600))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_node_idle_expiry(
+        &self,
+        node_id: impl Into<NodeId>,
+        expiry: Option<Duration>,
+    ) -> Result<(), Error> {
+        let expiry = expiry.unwrap_or_default().as_millis();
+        match self
+            .call(Call::SetNodeIdleExpiry {
+                node_id: node_id.into(),
+                idle_expiry_ms: Millis(u64::try_from(expiry).unwrap_or(u64::MAX)),
+            })
+            .await?
+        {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("SetNodeIdleExpiry", &other)),
+        }
+    }
+
+    /// How long a node may be empty (IDLE-03).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`, and as for any reading call.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// match client.get_node_idle_expiry("spot-7").await?.effective {
+    ///     Some(expiry) => println!("ends after {} s without a job", expiry.as_secs()),
+    ///     None => println!("stays"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn get_node_idle_expiry(
+        &self,
+        node_id: impl Into<NodeId>,
+    ) -> Result<IdleExpiry, Error> {
+        const METHOD: &str = "GetNodeIdleExpiry";
+        let request = manager::GetNodeIdleExpiryRequest {
+            node_id: Some((&node_id.into()).into()),
+        };
+        let answer = self
+            .inner
+            .perform(
+                self.reading(METHOD),
+                request,
+                |mut raw, request| async move {
+                    raw.get_node_idle_expiry(request)
+                        .await
+                        .map(tonic::Response::into_inner)
+                },
+            )
+            .await?;
+        let set = |ms: u64| (ms != 0).then(|| Duration::from_millis(ms));
+        Ok(IdleExpiry {
+            own: set(answer.idle_expiry_ms),
+            effective: set(answer.effective_idle_expiry_ms),
+        })
+    }
+
     /// Makes a slot for an owned server and answers its one-shot token (LOCAL-01).
     ///
     /// # Errors
@@ -196,6 +271,61 @@ impl Client {
         {
             Reply::StoppedJobs(job_ids) => Ok(job_ids),
             other => Err(other_answer("DeregisterClusterNode", &other)),
+        }
+    }
+
+    /// Moves a slot to another pool, and answers the jobs that run on it (LOCAL-14). An active node
+    /// leaves and comes again with its new tag; its containers run on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_slot`, [`Error::FailedPrecondition`] `node_busy`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let running = client.set_cluster_node_pool("studio-1", "live").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_cluster_node_pool(
+        &self,
+        node_id: impl Into<NodeId>,
+        pool: impl Into<PoolName>,
+    ) -> Result<Vec<JobId>, Error> {
+        match self
+            .call(Call::SetClusterNodePool {
+                node_id: node_id.into(),
+                pool: pool.into(),
+            })
+            .await?
+        {
+            Reply::RunningJobs(job_ids) => Ok(job_ids),
+            other => Err(other_answer("SetClusterNodePool", &other)),
+        }
+    }
+
+    /// Gives a slot a new one-shot token, so that another machine can take it; the one that has it now
+    /// loses its credential at its next hello (LOCAL-18).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_slot`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let token = client.rotate_cluster_node_token("studio-1").await?;
+    /// println!("run the worker of the new machine with this token: {}", token.reveal());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn rotate_cluster_node_token(
+        &self,
+        node_id: impl Into<NodeId>,
+    ) -> Result<Token, Error> {
+        match self
+            .call(Call::RotateClusterNodeToken(node_id.into()))
+            .await?
+        {
+            Reply::Token(token) => Ok(Token(token)),
+            other => Err(other_answer("RotateClusterNodeToken", &other)),
         }
     }
 

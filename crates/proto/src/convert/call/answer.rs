@@ -52,6 +52,8 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::StoppedJobs(_) => "stopped jobs",
         Reply::Batch(_) => "a batch",
         Reply::Notified(_) => "notified sides",
+        Reply::RunningJobs(_) => "running jobs",
+        Reply::Token(_) => "a token",
         Reply::KvRevision(_) => "a revision",
     };
     let message = format!("{kind} is no answer of {rpc}");
@@ -233,6 +235,32 @@ impl Answer for manager::DeregisterClusterNodeResponse {
     }
     fn read(self) -> Result<Reply, WireError> {
         Ok(Reply::StoppedJobs(ids(self.stopped_job_ids)))
+    }
+}
+
+impl Answer for manager::SetClusterNodePoolResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::RunningJobs(job_ids) => Ok(Self {
+                running_job_ids: texts(&job_ids),
+            }),
+            other => Err(mismatch(&other, "SetClusterNodePool")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::RunningJobs(ids(self.running_job_ids)))
+    }
+}
+
+impl Answer for manager::RotateClusterNodeTokenResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Token(token) => Ok(Self { token }),
+            other => Err(mismatch(&other, "RotateClusterNodeToken")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Token(present(self.token, "token")?))
     }
 }
 

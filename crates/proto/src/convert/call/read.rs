@@ -101,6 +101,9 @@ fn required(request: &Request) -> Result<(), WireError> {
             text(&it.migration_id, "migration_id")
         }
         Request::KvCommit(_) => Ok(()),
+        Request::SetNodeIdleExpiry(it) => node(&it.node_id),
+        Request::SetClusterNodePool(it) => node(&it.node_id),
+        Request::RotateClusterNodeToken(it) => node(&it.node_id),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -245,6 +248,17 @@ fn read(request: Request) -> Result<Call, WireError> {
             payload: it.payload,
         },
         Request::KvCommit(it) => Call::KvCommit(read_commit(it)),
+        Request::SetNodeIdleExpiry(it) => Call::SetNodeIdleExpiry {
+            node_id: read_node_id(it.node_id, "node_id")?,
+            idle_expiry_ms: Millis(it.idle_expiry_ms),
+        },
+        Request::SetClusterNodePool(it) => Call::SetClusterNodePool {
+            node_id: read_node_id(it.node_id, "node_id")?,
+            pool: PoolName::new(it.pool),
+        },
+        Request::RotateClusterNodeToken(it) => {
+            Call::RotateClusterNodeToken(read_node_id(it.node_id, "node_id")?)
+        }
         Request::AbortMigration(it) => Call::AbortMigration {
             job_id: read_job_id(it.job_id, "job_id")?,
             source_role: Role::new(it.source_role),

@@ -272,6 +272,8 @@ fn replies_come_back_the_same_and_fit_their_call_only() {
     there_and_back::<manager::DeregisterClusterNodeResponse>(Reply::StoppedJobs(ids));
     there_and_back::<manager::PrefetchImagesResponse>(Reply::Batch("b1".to_owned()));
     there_and_back::<manager::AbortMigrationResponse>(Reply::Notified(vec!["primary".to_owned()]));
+    there_and_back::<manager::SetClusterNodePoolResponse>(Reply::RunningJobs(vec!["a".into()]));
+    there_and_back::<manager::RotateClusterNodeTokenResponse>(Reply::Token("grt_x".to_owned()));
     there_and_back::<manager::KvCommitResponse>(Reply::KvRevision(7));
 
     let refusal = manager::JobHash::write(Reply::Done).unwrap_err();

@@ -163,6 +163,24 @@ impl From<&Call> for Request {
                 payload: payload.clone(),
             }),
             Call::KvCommit(commit) => Self::KvCommit(write_commit(commit)),
+            Call::SetNodeIdleExpiry {
+                node_id,
+                idle_expiry_ms,
+            } => Self::SetNodeIdleExpiry(manager::SetNodeIdleExpiryRequest {
+                node_id: Some(node_id.into()),
+                idle_expiry_ms: idle_expiry_ms.0,
+            }),
+            Call::SetClusterNodePool { node_id, pool } => {
+                Self::SetClusterNodePool(manager::SetClusterNodePoolRequest {
+                    node_id: Some(node_id.into()),
+                    pool: pool.to_string(),
+                })
+            }
+            Call::RotateClusterNodeToken(node_id) => {
+                Self::RotateClusterNodeToken(manager::RotateClusterNodeTokenRequest {
+                    node_id: Some(node_id.into()),
+                })
+            }
             Call::AbortMigration {
                 job_id,
                 source_role,

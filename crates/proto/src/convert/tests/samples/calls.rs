@@ -147,6 +147,15 @@ fn node_call() -> impl Strategy<Value = Call> {
             pool: PoolName::new(pool),
         }),
         node_id().prop_map(Call::DeregisterClusterNode),
+        node_id().prop_map(Call::RotateClusterNodeToken),
+        (node_id(), text()).prop_map(|(node_id, pool)| Call::SetClusterNodePool {
+            node_id,
+            pool: PoolName::new(pool),
+        }),
+        (node_id(), any::<u64>()).prop_map(|(node_id, expiry)| Call::SetNodeIdleExpiry {
+            node_id,
+            idle_expiry_ms: Millis(expiry),
+        }),
         (node_id(), texts()).prop_map(|(node_id, image_refs)| Call::PrefetchImages {
             node_id,
             image_refs
