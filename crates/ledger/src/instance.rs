@@ -97,6 +97,7 @@ impl Ledger {
             defer_start: instance.defer_start,
             gpu_index: instance.gpu_index,
             migration_id: instance.migration_id.clone(),
+            migration_state: instance.migration_state.clone(),
             media_image: instance.media_image.clone(),
             requirements: view
                 .job

@@ -43,6 +43,7 @@ pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
 pub use kv::KvSpace;
 pub use ledger::Ledger;
+pub use migration::check_payload;
 pub use order::{MachineSpec, MigrationStep, Order, ProviderTask, WorkerJob, WorkerOrder};
 pub use read::CurrentJob;
 pub use report::{Finding, Hello, HelloInstance, Report};

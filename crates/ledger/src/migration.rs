@@ -6,16 +6,13 @@
 use greenroom_types::call::{Call, CallResult, Refusal, Reply, Status};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
-use greenroom_types::{JobId, MigrationId, NodeId, Role, StartId, Wall};
+use greenroom_types::{JobId, MigrationId, NodeId, PAYLOAD_MAX, Payload, Role, StartId, Wall};
 
 use crate::job::REASON_BYTES;
 use crate::ledger::Ledger;
 use crate::order::{MigrationStep, Order, WorkerOrder};
 use crate::out::Out;
 use crate::refuse::{self, failed, invalid, not_found, required, unknown_job};
-
-/// Largest payload (MGR-05).
-const PAYLOAD_BYTES: usize = 256 * 1024;
 
 /// Signals remembered of one instance, so that a repeat is known as one (MGR-11).
 const SIGNALS: usize = 64;
@@ -66,7 +63,7 @@ impl Ledger {
         out: &mut Out,
         key: &InstanceKey,
         migration_id: &MigrationId,
-        payload: Vec<u8>,
+        payload: Payload,
     ) -> CallResult {
         check_payload(&payload)?;
         self.pass_on(
@@ -83,7 +80,7 @@ impl Ledger {
         out: &mut Out,
         key: &InstanceKey,
         migration_id: &MigrationId,
-        payload: Vec<u8>,
+        payload: Payload,
     ) -> CallResult {
         check_payload(&payload)?;
         self.pass_on(
@@ -262,18 +259,18 @@ impl Ledger {
     }
 }
 
-/// MGR-05.
-fn check_payload(payload: &[u8]) -> Result<(), Refusal> {
-    if payload.len() <= PAYLOAD_BYTES {
+/// Refuses a payload that is too large (MGR-05).
+pub fn check_payload(payload: &Payload) -> Result<(), Refusal> {
+    if payload.len() <= PAYLOAD_MAX {
         return Ok(());
     }
     Err(invalid(
         "payload_too_large",
         format!(
-            "the payload has {} bytes: at most {PAYLOAD_BYTES}",
+            "the payload has {} bytes: at most {PAYLOAD_MAX}",
             payload.len()
         ),
     )
     .with("actual", payload.len() as u64)
-    .with("expected", PAYLOAD_BYTES as u64))
+    .with("expected", PAYLOAD_MAX as u64))
 }

@@ -6,7 +6,7 @@
 use greenroom_types::bundle::Requirements;
 use greenroom_types::call::{CreateAwsNode, CreateOciNode, InstanceRef};
 use greenroom_types::job::{Job, StopReason};
-use greenroom_types::{MigrationId, Millis, NodeId, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, NodeId, Payload, StartId, Tags};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -102,9 +102,9 @@ pub enum MigrationStep {
     /// Tell your state.
     GetState,
     /// The other side can carry the output from this point.
-    CutoverReady(Vec<u8>),
+    CutoverReady(Payload),
     /// The other side ended at this point.
-    CutoverApply(Vec<u8>),
+    CutoverApply(Payload),
     /// Forget it; the source resumes its output.
     Abort(String),
 }
@@ -125,6 +125,9 @@ pub struct WorkerJob {
     pub gpu_index: Option<u32>,
     /// The migration it is the target of.
     pub migration_id: Option<MigrationId>,
+    /// What stands for the state of a handover's source in the record; whoever sends the order puts
+    /// the state itself in its place (MIGR-08).
+    pub migration_state: Option<Payload>,
     /// Image of the media runtime, empty for none (JOB-30).
     pub media_image: String,
     /// What the worker checks before it accepts (WORK-30).

@@ -15,7 +15,7 @@ use greenroom_types::node::{
     RunningNodeMetadata, StartPhase,
 };
 use greenroom_types::{
-    BundleId, JobId, MigrationId, Millis, NodeId, PoolName, StartId, Tags, Wall,
+    BundleId, JobId, MigrationId, Millis, NodeId, Payload, PoolName, StartId, Tags, Wall,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,10 @@ pub struct Instance {
     pub gpu_index: Option<u32>,
     /// Option of StartJob.
     pub migration_id: Option<MigrationId>,
+    /// What stands for the state of a handover's source; the state itself is never recorded
+    /// (MGR-05).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub migration_state: Option<Payload>,
     /// Image of the media runtime, chosen at acceptance (JOB-30).
     pub media_image: String,
     /// Hash of the definition that its worker knows (JOB-07).

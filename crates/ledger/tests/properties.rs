@@ -326,6 +326,7 @@ impl Run {
                 runtime_role: String::new(),
                 gpu_index: None,
                 migration_id: (role == 1).then(|| "m".into()),
+                migration_state: None,
             })),
             Act::StartPrepared(job, role, node) => self.call(Call::StartPreparedJob {
                 key: key(job, role),

@@ -82,10 +82,13 @@ impl Conductor {
 
     fn hand_on(&mut self, revision: u64, committed: Committed) {
         let Committed {
-            changes,
+            mut changes,
             orders,
             touched,
         } = committed;
+        for change in &mut changes {
+            self.engine.payloads().redeem_change(change);
+        }
         self.engine.hub().publish(changes);
         for order in orders {
             self.links.order(revision, order);

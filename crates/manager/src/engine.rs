@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_ledger::{Called, Command, Fresh, Ledger};
+use greenroom_ledger::{Called, Command, Fresh, Ledger, check_payload};
 use greenroom_store::{ProposeError, Room, Store};
 use greenroom_types::call::{Call, Refusal, Reply, Status};
 use tokio::sync::watch;
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::clock::SystemClock;
 use crate::hub::Hub;
 use crate::machine::{Answer, Recorded};
+use crate::payloads::Payloads;
 use crate::status_log::StatusLog;
 
 /// Shared by all parts.
@@ -24,6 +25,7 @@ struct Parts {
     clock: SystemClock,
     status_log: StatusLog,
     member: String,
+    payloads: Payloads,
     stopping: watch::Sender<bool>,
 }
 
@@ -55,6 +57,7 @@ impl Engine {
             clock,
             status_log,
             member,
+            payloads: Payloads::default(),
             stopping,
         }))
     }
@@ -73,6 +76,10 @@ impl Engine {
 
     pub(crate) fn member(&self) -> &str {
         &self.0.member
+    }
+
+    pub(crate) fn payloads(&self) -> &Payloads {
+        &self.0.payloads
     }
 
     pub(crate) fn store(&self) -> &Store<Recorded> {
@@ -157,10 +164,21 @@ impl Engine {
     }
 
     /// Performs a mutating call; answers with its revision once it is durable (API-05).
-    pub(crate) async fn call(&self, caller: Caller, call: Call) -> Result<(u64, Reply), Refusal> {
+    pub(crate) async fn call(
+        &self,
+        caller: Caller,
+        mut call: Call,
+    ) -> Result<(u64, Reply), Refusal> {
         self.refuse_stopping()?;
         if !frees(&call) {
             self.refuse_full_disk()?;
+        }
+        if let Call::StartJob(start) = &mut call
+            && let Some(state) = start.migration_state.take()
+        {
+            check_payload(&state)?;
+            let now = self.clock().mono();
+            start.migration_state = Some(self.payloads().deposit(now, state));
         }
         let token = match call {
             Call::RegisterClusterNode { .. } | Call::RotateClusterNodeToken(_) => {

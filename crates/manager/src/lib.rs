@@ -15,6 +15,7 @@ mod engine;
 mod hub;
 mod links;
 mod machine;
+mod payloads;
 mod server;
 mod settings;
 mod status_log;

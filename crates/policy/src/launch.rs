@@ -396,6 +396,7 @@ impl Policy {
             defer_start: false,
             gpu_index: binding.gpu_index,
             migration_id: None,
+            migration_state: None,
         });
         let purpose = Purpose::Start {
             job_id: job_id.clone(),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use greenroom_placement::{Context, Decision, Request, Side, place, place_traced};
 use greenroom_types::call::{Call, StartJob};
 use greenroom_types::node::InstanceKey;
-use greenroom_types::{JobId, MigrationId, NodeId, Role, Wall};
+use greenroom_types::{JobId, MigrationId, NodeId, Payload, Role, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::{Callback, Effects, PlacementContext, PlacementInfo};
@@ -166,6 +166,8 @@ pub(crate) struct Migration {
     pub(crate) past_return: bool,
     /// The source is gone; the target goes on alone (MIGR-25, MIGR-26).
     pub(crate) source_gone: bool,
+    /// What the source told of its state, until the target's start takes it along (MIGR-08).
+    pub(crate) source_state: Option<Payload>,
     /// The decision that placed the target; the job's record at the end (MIGR-15).
     pub(crate) decision: Option<PlacementInfo>,
 }
@@ -227,6 +229,7 @@ impl Policy {
             prepared: false,
             past_return: false,
             source_gone: false,
+            source_state: None,
             decision: None,
         };
         let strategy = migration.options.strategy;
@@ -417,6 +420,7 @@ impl Policy {
         let job_id = migration.state.source_job_id.clone();
         let strategy = migration.options.strategy;
         let role = migration.state.target_role.clone();
+        let migration_state = migration.source_state.take();
         let Some(target) = self
             .jobs
             .get_mut(&job_id)
@@ -433,6 +437,7 @@ impl Policy {
             defer_start: strategy == Strategy::StopThenStart,
             gpu_index: target.gpu_index,
             migration_id: Some(id.clone()),
+            migration_state,
         });
         self.send_step(id, call, crate::saga::Step::Start { counts }, out);
         self.arm_phase(id);

@@ -278,6 +278,7 @@ impl Policy {
             defer_start: false,
             gpu_index: None,
             migration_id: None,
+            migration_state: None,
         });
         let purpose = Purpose::Service {
             job_id,

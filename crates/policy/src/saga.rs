@@ -304,8 +304,10 @@ impl Policy {
             return;
         };
         match (signal, from, phase) {
-            // A start carries no payload; the source's state reaches the target with the cut-over.
-            (MigrationSignal::State(_), Side::Source, MigrationPhase::Proposing) => {
+            (MigrationSignal::State(state), Side::Source, MigrationPhase::Proposing) => {
+                if let Some(migration) = self.migrations.active.get_mut(id) {
+                    migration.source_state = Some(state);
+                }
                 self.enter_phase(id, MigrationPhase::Launching, out);
                 self.place_target(id, out);
             }

@@ -333,6 +333,7 @@ steps: []
             runtime_role: String::new(),
             gpu_index: None,
             migration_id: None,
+            migration_state: None,
         };
         world.call_aside(Call::StartJob(start)).unwrap();
         world.settle().unwrap();

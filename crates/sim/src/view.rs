@@ -2,9 +2,10 @@
 //!
 //! The serialised form is taken as it is, but for what differs between the two: fields of variants are
 //! in snake case, an instance key is an object of its own where the specification lists job and role, a
-//! call with one argument has no name for it, and payloads are bytes.
+//! call with one argument has no name for it, and payloads are base64.
 
 use greenroom_policy::Callback;
+use greenroom_types::Payload;
 use greenroom_types::call::Call;
 use serde_json::{Map, Value};
 
@@ -64,8 +65,8 @@ fn fields(value: Value) -> Value {
     for (key, value) in fields {
         match (key.as_str(), value) {
             ("key", Value::Object(key)) => out.extend(key),
-            ("payload", Value::Array(bytes)) => {
-                out.insert("payload".to_owned(), text(&bytes));
+            (name @ ("payload" | "migrationState"), Value::String(base64)) => {
+                out.insert(name.to_owned(), text(&base64));
             }
             (key, value) => {
                 out.insert(camel(key), value);
@@ -76,10 +77,9 @@ fn fields(value: Value) -> Value {
 }
 
 /// A payload as the text that a scenario gave for it.
-fn text(bytes: &[Value]) -> Value {
-    let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
-    let bytes: Vec<u8> = bytes.iter().filter_map(byte).collect();
-    Value::String(String::from_utf8_lossy(&bytes).into_owned())
+fn text(base64: &str) -> Value {
+    let bytes = Payload::from_base64(base64).unwrap_or_default();
+    Value::String(String::from_utf8_lossy(bytes.bytes()).into_owned())
 }
 
 fn camel(key: &str) -> String {

@@ -53,6 +53,7 @@ pub fn start(job_id: &str, node_id: &str) -> StartJob {
         runtime_role: String::new(),
         gpu_index: None,
         migration_id: None,
+        migration_state: None,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName, Role, S
 use crate::job::Job;
 use crate::kv::KvCommit;
 use crate::node::InstanceKey;
+use crate::payload::Payload;
 use crate::pool::{LaunchMode, RootVolume};
 use crate::time::{Millis, Wall};
 
@@ -35,6 +36,10 @@ pub struct StartJob {
     pub gpu_index: Option<u32>,
     /// The migration it is the target of.
     pub migration_id: Option<MigrationId>,
+    /// What the source told of its state: it makes this the start of the target of a handover
+    /// (MIGR-08).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub migration_state: Option<Payload>,
 }
 
 /// One of EC2's nodes is wanted (AWS-01, AWS-02).
@@ -210,7 +215,7 @@ pub enum Call {
         /// The migration.
         migration_id: MigrationId,
         /// The target's payload.
-        payload: Vec<u8>,
+        payload: Payload,
     },
     /// Tells the target where the source ended (MGR-03).
     NotifyMigrationCutoverApply {
@@ -219,7 +224,7 @@ pub enum Call {
         /// The migration.
         migration_id: MigrationId,
         /// The source's payload.
-        payload: Vec<u8>,
+        payload: Payload,
     },
     /// Tells both sides to forget a migration (MGR-06).
     AbortMigration {

@@ -11,6 +11,7 @@ pub mod inventory;
 pub mod job;
 pub mod kv;
 pub mod node;
+pub mod payload;
 pub mod pool;
 pub mod stream;
 pub mod time;
@@ -20,6 +21,7 @@ pub use id::{
     BundleId, IdError, JobId, JobName, MigrationId, NodeId, PoolName, Role, ServiceId, StartId,
     TemplateName, TierName,
 };
+pub use payload::{PAYLOAD_MAX, Payload};
 pub use time::{Millis, Mono, Now, Wall};
 
 /// Tags of a node, a job or a bundle: key to value, in byte order of the key.

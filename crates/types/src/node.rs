@@ -274,4 +274,6 @@ pub enum RejectionCode {
     Runtime,
     /// No lease guard.
     Lease,
+    /// The state of a handover's source did not come along (MIGR-08).
+    Migration,
 }

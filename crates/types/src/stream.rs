@@ -12,6 +12,7 @@ use crate::node::{
     InstanceKey, InterruptionKind, NodeMetadata, NodeStoppingReason, RejectionCode, RunningJob,
     RunningNodeMetadata, StartPhase,
 };
+use crate::payload::Payload;
 use crate::time::Wall;
 
 /// Health of one region, domain or host of a provider (EVT-21).
@@ -60,15 +61,15 @@ pub struct PrefetchResult {
 #[serde(rename_all = "camelCase")]
 pub enum MigrationSignal {
     /// The source's answer to get-state.
-    State(Vec<u8>),
+    State(Payload),
     /// The source refuses to hand over.
     Refused(String),
     /// The target can take over.
-    TargetReady(Vec<u8>),
+    TargetReady(Payload),
     /// The source ended its output.
-    SourceStoppedOutput(Vec<u8>),
+    SourceStoppedOutput(Payload),
     /// The target took over.
-    TargetApplied(Vec<u8>),
+    TargetApplied(Payload),
     /// A side gave up.
     Aborted {
         /// `source` or `target`.

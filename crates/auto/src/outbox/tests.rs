@@ -16,6 +16,7 @@ fn start(job: &str, node: &str) -> Call {
         runtime_role: String::new(),
         gpu_index: None,
         migration_id: None,
+        migration_state: None,
     })
 }
 

@@ -37,6 +37,7 @@ impl Ledger {
         let key = InstanceKey::new(start.job_id.clone(), start.role.clone());
         self.check_key_free(&key, &start.node_id)?;
         check_gpu(node, start.gpu_index)?;
+        check_migration_state(record, &start)?;
         if record.view.job.lease.is_some() {
             return Err(failed(
                 "leases_not_available",
@@ -72,6 +73,7 @@ impl Ledger {
             runtime_role,
             gpu_index: start.gpu_index,
             migration_id: start.migration_id.filter(|id| !id.is_empty()),
+            migration_state: start.migration_state,
             media_image,
             known_hash: 0,
             launched: Default::default(),
@@ -268,6 +270,25 @@ fn check_startable(record: &JobRecord) -> Result<(), Refusal> {
         ));
     }
     Ok(())
+}
+
+/// JOB-17: a state is for the target of a handover, and for no other start.
+fn check_migration_state(record: &JobRecord, start: &StartJob) -> Result<(), Refusal> {
+    if start.migration_state.is_none() {
+        return Ok(());
+    }
+    let migration_id = start.migration_id.as_ref();
+    required(
+        "migration_id",
+        migration_id.map(|id| id.as_str()).unwrap_or_default(),
+    )?;
+    if record.view.job.handover {
+        return Ok(());
+    }
+    Err(failed(
+        "not_cooperative",
+        format!("job {:?} is not declared with handover", start.job_id),
+    ))
 }
 
 /// JOB-17: checked only where the devices are known.

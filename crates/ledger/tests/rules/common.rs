@@ -393,6 +393,7 @@ pub(crate) fn start_of(id: &str, role: &str, node: &str) -> StartJob {
         runtime_role: String::new(),
         gpu_index: None,
         migration_id: None,
+        migration_state: None,
     }
 }
 

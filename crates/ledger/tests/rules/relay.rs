@@ -1,7 +1,10 @@
 //! Rules about the relay of migrations, and about searching.
 
 use crate::common::*;
-use greenroom_ledger::{DateComparison, JobFilter, Link, Report, TextComparison};
+use greenroom_ledger::{
+    DateComparison, JobFilter, Link, Order, Report, TextComparison, WorkerOrder,
+};
+use greenroom_types::Payload;
 use greenroom_types::call::{Call, Detail, Reply, Status};
 use greenroom_types::node::InstanceState;
 use greenroom_types::stream::MigrationSignal;
@@ -31,11 +34,11 @@ fn get_state(id: &str) -> Call {
     }
 }
 
-fn ready(payload: Vec<u8>) -> Call {
+fn ready(payload: impl Into<Payload>) -> Call {
     Call::NotifyMigrationCutoverReady {
         key: key("a", "primary"),
         migration_id: "m1".into(),
-        payload,
+        payload: payload.into(),
     }
 }
 
@@ -57,27 +60,68 @@ fn steps_go_to_the_side_they_are_for_and_change_nothing() {
     w.call(get_state("m1")).unwrap();
     assert_eq!(w.last_orders(), ["n1: GetState a/primary"]);
     w.call(ready(vec![1])).unwrap();
-    assert_eq!(w.last_orders(), ["n1: CutoverReady([1]) a/primary"]);
+    assert_eq!(w.last_orders(), ["n1: CutoverReady(<1 bytes>) a/primary"]);
     w.call(Call::NotifyMigrationCutoverApply {
         key: key("a", TARGET),
         migration_id: "m1".into(),
-        payload: vec![2],
+        payload: vec![2].into(),
     })
     .unwrap();
     assert_eq!(
         w.last_orders(),
-        [format!("n2: CutoverApply([2]) a/{TARGET}")]
+        [format!("n2: CutoverApply(<1 bytes>) a/{TARGET}")]
     );
     assert_eq!(w.ledger, before);
     let (outcome, orders) = w.ledger.relay(&ready(vec![1])).unwrap();
     assert_eq!(outcome, Ok(Reply::Done));
-    assert_eq!(order_word(&orders[0]), "n1: CutoverReady([1]) a/primary");
+    assert_eq!(
+        order_word(&orders[0]),
+        "n1: CutoverReady(<1 bytes>) a/primary"
+    );
     assert!(w.ledger.relay(&abort()).is_none());
     assert!(w.call(ready(vec![0; 256 * 1024])).is_ok());
     assert_eq!(
         w.refused(ready(vec![0; 256 * 1024 + 1])).reason,
         "payload_too_large"
     );
+}
+
+// spec: MIGR-08, JOB-17
+#[test]
+fn the_state_of_a_source_goes_with_the_start_of_its_target_and_with_no_other() {
+    let mut w = World::new();
+    w.node("n2");
+    let mut a = job("a");
+    a.handover = true;
+    w.call(Call::CreateJob(Box::new(a))).unwrap();
+    w.create("plain");
+    let with_state = |id: &str, migration_id: Option<&str>| {
+        let mut start = start_of(id, TARGET, "n2");
+        start.migration_id = migration_id.map(Into::into);
+        start.migration_state = Some(b"stand-in".into());
+        Call::StartJob(start)
+    };
+    assert_eq!(
+        w.refused(with_state("plain", Some("m1"))).reason,
+        "not_cooperative"
+    );
+    assert_eq!(w.refused(with_state("a", None)).reason, "missing_field");
+    w.call(with_state("a", Some("m1"))).unwrap();
+    let state = |w: &World| match &w.last.orders[..] {
+        [
+            Order::Worker {
+                message: WorkerOrder::Provision(job),
+                ..
+            },
+        ] => job.migration_state.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(state(&w), Some(b"stand-in".into()));
+    // It is given again with the order.
+    let start = w.live("a", TARGET).unwrap();
+    let again = w.ledger.provision_order(&start).unwrap();
+    w.last.orders = vec![again];
+    assert_eq!(state(&w), Some(b"stand-in".into()));
 }
 
 // spec: MGR-07
@@ -98,7 +142,7 @@ fn a_step_is_refused_rather_than_kept() {
     };
     assert_eq!(w.refused(plain).reason, "not_cooperative");
     w.link("n1", Link::Dropped);
-    let refusal = w.refused(ready(vec![]));
+    let refusal = w.refused(ready(Payload::default()));
     assert_eq!(
         (refusal.status, refusal.reason.as_str()),
         (Status::Unavailable, "node_unreachable")
@@ -132,13 +176,16 @@ fn a_repeated_signal_is_passed_on_once() {
         migration_id: id.into(),
         signal,
     };
-    let ready = MigrationSignal::TargetReady(vec![9]);
+    let ready = MigrationSignal::TargetReady(vec![9].into());
     w.report("n2", signal("m1", ready.clone())).unwrap();
-    assert_eq!(w.last_words(), ["migration TargetReady([9])"]);
+    assert_eq!(w.last_words(), ["migration TargetReady(<1 bytes>)"]);
     w.report("n2", signal("m1", ready.clone())).unwrap();
     assert!(w.last.changes.is_empty());
-    w.report("n2", signal("m1", MigrationSignal::TargetApplied(vec![])))
-        .unwrap();
+    w.report(
+        "n2",
+        signal("m1", MigrationSignal::TargetApplied(Payload::default())),
+    )
+    .unwrap();
     w.report("n2", signal("m2", ready)).unwrap();
     assert_eq!(w.last_words().len(), 1);
 }

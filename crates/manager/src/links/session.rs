@@ -333,7 +333,9 @@ impl Session<'_> {
                         );
                         continue;
                     }
-                    if let Err(ended) = self.send(wire::write_order(&order)).await {
+                    let mut message = wire::write_order(&order);
+                    self.dialler.engine.payloads().redeem_order(&order, &mut message);
+                    if let Err(ended) = self.send(message).await {
                         return ended;
                     }
                 }
@@ -375,7 +377,14 @@ impl Session<'_> {
                 tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
             }
             Ok(Said::Info(info)) => self.pass_on(info),
-            Ok(Said::Report { report_id, report }) => {
+            Ok(Said::Report {
+                report_id,
+                mut report,
+            }) => {
+                let engine = &self.dialler.engine;
+                engine
+                    .payloads()
+                    .deposit_report(engine.clock().mono(), &mut report);
                 let command = Command::Report {
                     node_id: node_id.clone(),
                     report_id,

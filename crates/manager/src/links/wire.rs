@@ -70,10 +70,10 @@ pub(super) fn write_order(order: &WorkerOrder) -> NodeControllerMessage {
             match step {
                 MigrationStep::GetState => Out::MigrationGetState(order(&[], "")),
                 MigrationStep::CutoverReady(payload) => {
-                    Out::MigrationCutoverReady(order(payload, ""))
+                    Out::MigrationCutoverReady(order(payload.bytes(), ""))
                 }
                 MigrationStep::CutoverApply(payload) => {
-                    Out::MigrationCutoverApply(order(payload, ""))
+                    Out::MigrationCutoverApply(order(payload.bytes(), ""))
                 }
                 MigrationStep::Abort(reason) => Out::MigrationAbort(order(&[], reason)),
             }

@@ -1,7 +1,11 @@
 //! Steps of a migration pass through the Manager and leave no trace in it.
 
+use greenroom_proto::manager::migration_state::Answer;
+use greenroom_proto::worker::worker_message::Message;
 use greenroom_sdk::Error;
 use greenroom_testkit::{Received, TestManager, job, key, start};
+use greenroom_types::node::InstanceKey;
+use greenroom_types::stream::{MigrationSignal, StreamEvent};
 
 // spec: MGR-01, MGR-02, MGR-05, MGR-07
 #[tokio::test]
@@ -51,12 +55,77 @@ async fn a_step_reaches_the_worker_and_its_payload_stands_in_no_file() {
         .unwrap_err();
     assert_eq!(refused.reason(), "payload_too_large", "{refused}");
 
-    for entry in std::fs::read_dir(manager.data_dir()).unwrap() {
+    stands_nowhere(manager.data_dir(), PAYLOAD);
+}
+
+/// No file of the Manager holds these bytes, plain or as base64.
+fn stands_nowhere(folder: &std::path::Path, payload: &[u8]) {
+    let base64 = greenroom_types::Payload::from(payload).to_base64();
+    for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_file() {
-            let bytes = std::fs::read(&path).unwrap();
-            let found = bytes.windows(PAYLOAD.len()).any(|window| window == PAYLOAD);
+        if path.is_dir() {
+            stands_nowhere(&path, payload);
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        // The last characters of base64 depend on what follows.
+        for wanted in [payload, &base64.as_bytes()[..base64.len() - 4]] {
+            let found = bytes.windows(wanted.len()).any(|window| window == wanted);
             assert!(!found, "{} holds the payload", path.display());
         }
     }
+}
+
+fn signal(key: &InstanceKey, payload: &[u8]) -> Message {
+    Message::MigrationState(greenroom_proto::manager::MigrationState {
+        job_key: Some(key.into()),
+        migration_id: "m-1".to_owned(),
+        answer: Some(Answer::Payload(payload.to_vec())),
+    })
+}
+
+// spec: MGR-01, MGR-05, MGR-10, MGR-11, MIGR-08
+#[tokio::test]
+async fn what_a_source_tells_reaches_its_target_whole_and_stands_in_no_file() {
+    const STATE: &[u8] = b"state-0815-of-the-programme";
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let (from, to) = (manager.worker("n1").await, manager.worker("n2").await);
+    let mut watch = manager.watch().await;
+    let mut definition = job("moves");
+    definition.handover = true;
+    client.create_job(definition).await.unwrap();
+    client.start_job(start("moves", "n1")).await.unwrap();
+    watch.until_last("moves", "running").await;
+    let start_id = from.wait_provision("moves").await;
+
+    // Told twice, as after a stream that broke before the acknowledgement.
+    from.report(&start_id, signal(&key("moves"), STATE));
+    from.report(&start_id, signal(&key("moves"), STATE));
+    from.wait_acknowledged().await;
+    let told = loop {
+        if let StreamEvent::Migration { signal, .. } = watch.next().await.event {
+            break signal;
+        }
+    };
+    assert_eq!(told, MigrationSignal::State(STATE.into()));
+
+    let mut target = start("moves", "n2");
+    target.role = "primary@01234567".into();
+    target.migration_id = Some("m-1".into());
+    target.migration_state = Some(STATE.into());
+    client.start_job(target).await.unwrap();
+    let state = to
+        .wait_order("the start of the target", |order| match order {
+            Received::Provision(order) => Some(order.migration_state.clone()),
+            _ => None,
+        })
+        .await;
+    assert_eq!(state, Some(STATE.into()));
+    let large = vec![0; 256 * 1024 + 1];
+    let mut target = start("moves", "n2");
+    target.migration_state = Some(large.into());
+    let refused = client.start_job(target).await.unwrap_err();
+    assert_eq!(refused.reason(), "payload_too_large", "{refused}");
+    stands_nowhere(manager.data_dir(), STATE);
 }

@@ -6,7 +6,7 @@ use greenroom_types::call::{Call, Status};
 use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::node::{InstanceKey, RejectionCode};
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
-use greenroom_types::{JobId, MigrationId, Role, StartId};
+use greenroom_types::{JobId, MigrationId, Payload, Role, StartId};
 use serde_json::json;
 
 use crate::world::{World, bundle, fixed, job, needing, refused, sized};
@@ -140,7 +140,7 @@ impl Move {
         if to == MigrationPhase::Proposing {
             return m;
         }
-        m.signal("source", MigrationSignal::State(vec![1]));
+        m.signal("source", MigrationSignal::State(vec![1].into()));
         m.note_target();
         if to == MigrationPhase::Launching {
             return m;
@@ -149,15 +149,18 @@ impl Move {
         if to == MigrationPhase::AwaitingTargetReady {
             return m;
         }
-        m.signal("target", MigrationSignal::TargetReady(vec![2]));
+        m.signal("target", MigrationSignal::TargetReady(vec![2].into()));
         if to == MigrationPhase::AwaitingSourceStop {
             return m;
         }
-        m.signal("source", MigrationSignal::SourceStoppedOutput(vec![3]));
+        m.signal(
+            "source",
+            MigrationSignal::SourceStoppedOutput(vec![3].into()),
+        );
         if to == MigrationPhase::Applying {
             return m;
         }
-        m.signal("target", MigrationSignal::TargetApplied(vec![]));
+        m.signal("target", MigrationSignal::TargetApplied(Payload::default()));
         m
     }
 
@@ -251,7 +254,7 @@ fn a_handover_relays_what_the_two_tell_each_other() {
         ["onMigrationPhase proposing", "call NotifyMigrationGetState"]
     );
     assert!(!m.w.results.contains_key(&m.caller));
-    m.signal("source", MigrationSignal::State(vec![1]));
+    m.signal("source", MigrationSignal::State(vec![1].into()));
     m.note_target();
     assert_eq!(
         m.w.moves(),
@@ -262,7 +265,7 @@ fn a_handover_relays_what_the_two_tell_each_other() {
     );
     assert!(m.w.results[&m.caller].is_ok());
     m.target_runs();
-    m.signal("target", MigrationSignal::TargetReady(vec![2, 0]));
+    m.signal("target", MigrationSignal::TargetReady(vec![2, 0].into()));
     assert_eq!(
         m.w.moves(),
         [
@@ -271,7 +274,10 @@ fn a_handover_relays_what_the_two_tell_each_other() {
             "onMigrationPhase awaitingSourceStop"
         ]
     );
-    m.signal("source", MigrationSignal::SourceStoppedOutput(vec![3]));
+    m.signal(
+        "source",
+        MigrationSignal::SourceStoppedOutput(vec![3].into()),
+    );
     assert_eq!(
         m.w.moves(),
         [
@@ -279,10 +285,14 @@ fn a_handover_relays_what_the_two_tell_each_other() {
             "onMigrationPhase applying"
         ]
     );
-    let payloads: Vec<Vec<u8>> =
+    let payloads: Vec<Payload> =
         m.w.all
             .iter()
             .filter_map(|effect| match effect {
+                Effect::Call {
+                    call: Call::StartJob(start),
+                    ..
+                } => start.migration_state.clone(),
                 Effect::Call {
                     call:
                         Call::NotifyMigrationCutoverReady { payload, .. }
@@ -292,8 +302,9 @@ fn a_handover_relays_what_the_two_tell_each_other() {
                 _ => None,
             })
             .collect();
-    assert_eq!(payloads, [vec![2, 0], vec![3]]);
-    m.signal("target", MigrationSignal::TargetApplied(vec![]));
+    let told: [Payload; 3] = [vec![1].into(), vec![2, 0].into(), vec![3].into()];
+    assert_eq!(payloads, told);
+    m.signal("target", MigrationSignal::TargetApplied(Payload::default()));
     assert_eq!(
         m.w.moves(),
         [
@@ -471,10 +482,10 @@ fn both_sides_lost_is_one_loss() {
 #[test]
 fn a_signal_counts_once_from_its_side_in_its_phase() {
     let mut m = Move::handover(MigrationPhase::Launching).ready();
-    m.signal("source", MigrationSignal::TargetReady(vec![9]));
+    m.signal("source", MigrationSignal::TargetReady(vec![9].into()));
     assert!(m.w.moves().is_empty(), "from the wrong side");
-    m.signal("target", MigrationSignal::TargetReady(vec![2]));
-    m.signal("target", MigrationSignal::TargetReady(vec![2]));
+    m.signal("target", MigrationSignal::TargetReady(vec![2].into()));
+    m.signal("target", MigrationSignal::TargetReady(vec![2].into()));
     assert_eq!(
         m.w.moves(),
         [
@@ -487,7 +498,7 @@ fn a_signal_counts_once_from_its_side_in_its_phase() {
     m.w.send(StreamEvent::Migration {
         key,
         migration_id: m.id.clone(),
-        signal: MigrationSignal::SourceStoppedOutput(vec![]),
+        signal: MigrationSignal::SourceStoppedOutput(Payload::default()),
     });
     assert!(m.w.moves().is_empty(), "of another migration");
 }

@@ -1,6 +1,7 @@
 //! Migrations that lose a side (MIGR-23 to MIGR-28).
 
 use greenroom_policy::migration::{MigrationPhase, Strategy};
+use greenroom_types::Payload;
 use greenroom_types::stream::MigrationSignal;
 use serde_json::json;
 
@@ -247,7 +248,7 @@ fn in_applying_the_target_goes_on_alone() {
     let mut m = Move::handover(MigrationPhase::Applying).ready();
     m.w.stopping("n");
     assert_eq!(m.w.moves(), ["onNodeStopping n"]);
-    m.signal("target", MigrationSignal::TargetApplied(vec![]));
+    m.signal("target", MigrationSignal::TargetApplied(Payload::default()));
     assert_eq!(
         m.w.moves(),
         ["onMigrationPhase done", "onMigrationCompleted"]

@@ -135,6 +135,7 @@ same_values! {
         JobRejectedDisk = Disk, JobRejectedCordoned = Cordoned, JobRejectedImage = Image,
         JobRejectedInvalidSpec = InvalidSpec, JobRejectedDuplicate = Duplicate,
         JobRejectedRuntime = Runtime, JobRejectedLease = Lease,
+        JobRejectedMigration = Migration,
     }
     manager::Rule = Rule { Allow = Allow, Forbid = Forbid }
     manager::SameAz = SameAz { Soft = Soft, Hard = Hard, Off = Off }

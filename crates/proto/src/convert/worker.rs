@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use greenroom_types::{
-    JobId, MigrationId, Role, StartId, Tags, Wall,
+    JobId, MigrationId, Payload, Role, StartId, Tags, Wall,
     bundle::Requirements,
     inventory::{Capability, NodeInventory},
     job::{Job, LeasePolicy, PortMappings, Service, ServiceParameters},
@@ -77,6 +77,10 @@ pub struct StartOrder {
     pub export_tags: Vec<String>,
     /// It is the target of a migration.
     pub target_is_migration: bool,
+    /// The source's state, for the target of a handover.
+    pub migration_state: Option<Payload>,
+    /// There was one, and the Manager lost it.
+    pub migration_state_lost: bool,
 }
 
 /// An instance that a worker holds, as its hello tells (MNODE-13).
@@ -214,6 +218,8 @@ impl TryFrom<worker::WorkerJob> for StartOrder {
             secret_env: job.secret_env,
             export_tags: job.export_tags,
             target_is_migration: job.target_is_migration,
+            migration_state: job.migration_state.map(Into::into),
+            migration_state_lost: job.migration_state_lost,
         })
     }
 }
@@ -246,6 +252,11 @@ impl From<&StartOrder> for worker::WorkerJob {
             export_tags: order.export_tags.clone(),
             media_image: order.media_image.clone(),
             target_is_migration: order.target_is_migration,
+            migration_state: order
+                .migration_state
+                .as_ref()
+                .map(|state| state.bytes().to_vec()),
+            migration_state_lost: order.migration_state_lost,
         }
     }
 }
@@ -391,7 +402,7 @@ impl TryFrom<MigrationMessage> for MigrationNews {
         let (key, migration_id, signal) = match message {
             MigrationMessage::State(state) => {
                 let signal = match state.answer {
-                    Some(Answer::Payload(payload)) => MigrationSignal::State(payload),
+                    Some(Answer::Payload(payload)) => MigrationSignal::State(payload.into()),
                     Some(Answer::Refused(reason)) => MigrationSignal::Refused(reason),
                     None => return Err(WireError::missing("answer")),
                 };
@@ -400,17 +411,17 @@ impl TryFrom<MigrationMessage> for MigrationNews {
             MigrationMessage::TargetReady(it) => (
                 it.job_key,
                 it.migration_id,
-                MigrationSignal::TargetReady(it.payload),
+                MigrationSignal::TargetReady(it.payload.into()),
             ),
             MigrationMessage::SourceStoppedOutput(it) => (
                 it.job_key,
                 it.migration_id,
-                MigrationSignal::SourceStoppedOutput(it.payload),
+                MigrationSignal::SourceStoppedOutput(it.payload.into()),
             ),
             MigrationMessage::TargetApplied(it) => (
                 it.job_key,
                 it.migration_id,
-                MigrationSignal::TargetApplied(it.payload),
+                MigrationSignal::TargetApplied(it.payload.into()),
             ),
             MigrationMessage::Aborted(it) => {
                 let signal = MigrationSignal::Aborted {
@@ -437,7 +448,7 @@ impl From<&MigrationNews> for MigrationMessage {
             MigrationSignal::State(payload) => Self::State(manager::MigrationState {
                 job_key,
                 migration_id,
-                answer: Some(Answer::Payload(payload)),
+                answer: Some(Answer::Payload(payload.into_bytes())),
             }),
             MigrationSignal::Refused(reason) => Self::State(manager::MigrationState {
                 job_key,
@@ -448,21 +459,21 @@ impl From<&MigrationNews> for MigrationMessage {
                 Self::TargetReady(manager::MigrationTargetReady {
                     job_key,
                     migration_id,
-                    payload,
+                    payload: payload.into_bytes(),
                 })
             }
             MigrationSignal::SourceStoppedOutput(payload) => {
                 Self::SourceStoppedOutput(manager::MigrationSourceStoppedOutput {
                     job_key,
                     migration_id,
-                    payload,
+                    payload: payload.into_bytes(),
                 })
             }
             MigrationSignal::TargetApplied(payload) => {
                 Self::TargetApplied(manager::MigrationTargetApplied {
                     job_key,
                     migration_id,
-                    payload,
+                    payload: payload.into_bytes(),
                 })
             }
             MigrationSignal::Aborted { side, reason } => Self::Aborted(manager::MigrationAborted {

@@ -106,6 +106,7 @@ impl Client {
     ///     runtime_role: String::new(),
     ///     gpu_index: None,
     ///     migration_id: None,
+    ///     migration_state: None,
     /// };
     /// client.start_job(start).await?;
     /// # Ok(())

@@ -1,8 +1,8 @@
 //! Calls of the migration relay.
 
-use greenroom_types::MigrationId;
 use greenroom_types::call::{Call, Reply};
 use greenroom_types::node::InstanceKey;
+use greenroom_types::{MigrationId, Payload};
 
 use super::{AbortMigration, other_answer};
 use crate::client::Client;
@@ -57,13 +57,13 @@ impl Client {
         &self,
         source: InstanceKey,
         migration_id: impl Into<MigrationId>,
-        payload: Vec<u8>,
+        payload: impl Into<Payload>,
     ) -> Result<(), Error> {
         match self
             .call(Call::NotifyMigrationCutoverReady {
                 key: source,
                 migration_id: migration_id.into(),
-                payload,
+                payload: payload.into(),
             })
             .await?
         {
@@ -90,13 +90,13 @@ impl Client {
         &self,
         target: InstanceKey,
         migration_id: impl Into<MigrationId>,
-        payload: Vec<u8>,
+        payload: impl Into<Payload>,
     ) -> Result<(), Error> {
         match self
             .call(Call::NotifyMigrationCutoverApply {
                 key: target,
                 migration_id: migration_id.into(),
-                payload,
+                payload: payload.into(),
             })
             .await?
         {

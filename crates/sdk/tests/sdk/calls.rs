@@ -20,6 +20,7 @@ fn start() -> StartJob {
         runtime_role: String::new(),
         gpu_index: None,
         migration_id: None,
+        migration_state: None,
     }
 }
 

@@ -7,7 +7,7 @@ use greenroom_policy::migration::MigrationState;
 use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{JobId, NodeId, Role, StartId};
+use greenroom_types::{JobId, NodeId, Payload, Role, StartId};
 
 use super::worker::RunPhase;
 use super::{Stuck, World};
@@ -381,7 +381,7 @@ impl World {
             Side::Target => (migration.target_role, migration.target_node_id),
         };
         let node_id = node_id.ok_or_else(|| Stuck(format!("{job} has no target yet")))?;
-        let bytes = payload.as_bytes().to_vec();
+        let bytes = Payload::from(payload.as_bytes());
         let signal = match kind {
             SignalKind::State => MigrationSignal::State(bytes),
             SignalKind::Refuse => MigrationSignal::Refused(payload.to_owned()),

@@ -195,6 +195,7 @@ impl World {
             runtime_role: String::new(),
             gpu_index: None,
             migration_id: None,
+            migration_state: None,
         });
         self.call_aside(call)
             .map_err(|refusal| Stuck(format!("{job} on node {node_id:?}: {refusal}")))?;

@@ -535,7 +535,7 @@ impl World {
         });
         if let Some(migration_id) = migration {
             let delay = Millis(self.spec.migration.ready.0);
-            let signal = MigrationSignal::TargetReady(b"ready".to_vec());
+            let signal = MigrationSignal::TargetReady(b"ready".into());
             let (node_id, start_id) = (node_id.clone(), start_id.clone());
             let due = Pending::Signal(node_id, start_id, migration_id, signal);
             self.after(delay, due);
@@ -552,13 +552,13 @@ impl World {
     ) {
         let times = self.spec.migration;
         let (delay, signal) = match step {
-            MigrationStep::GetState => (times.state, MigrationSignal::State(b"state".to_vec())),
+            MigrationStep::GetState => (times.state, MigrationSignal::State(b"state".into())),
             MigrationStep::CutoverReady(_) => (
                 times.stop_output,
-                MigrationSignal::SourceStoppedOutput(b"stopped".to_vec()),
+                MigrationSignal::SourceStoppedOutput(b"stopped".into()),
             ),
             MigrationStep::CutoverApply(_) => {
-                let applied = MigrationSignal::TargetApplied(b"applied".to_vec());
+                let applied = MigrationSignal::TargetApplied(b"applied".into());
                 (times.apply, applied)
             }
             MigrationStep::Abort(_) => return,

@@ -171,6 +171,7 @@ fn read(request: Request) -> Result<Call, WireError> {
             runtime_role: it.runtime_role,
             gpu_index: read_gpu_index(it.gpu_index),
             migration_id: (!it.migration_id.is_empty()).then(|| MigrationId::new(it.migration_id)),
+            migration_state: it.migration_state.map(Into::into),
         }),
         Request::StartPreparedJob(it) => Call::StartPreparedJob {
             key: instance(it.job_id, &it.role)?,
@@ -240,12 +241,12 @@ fn read(request: Request) -> Result<Call, WireError> {
         Request::NotifyMigrationCutoverReady(it) => Call::NotifyMigrationCutoverReady {
             key: key(it.source_job_key, "source_job_key")?,
             migration_id: MigrationId::new(it.migration_id),
-            payload: it.payload,
+            payload: it.payload.into(),
         },
         Request::NotifyMigrationCutoverApply(it) => Call::NotifyMigrationCutoverApply {
             key: key(it.target_job_key, "target_job_key")?,
             migration_id: MigrationId::new(it.migration_id),
-            payload: it.payload,
+            payload: it.payload.into(),
         },
         Request::KvCommit(it) => Call::KvCommit(read_commit(it)),
         Request::SetNodeIdleExpiry(it) => Call::SetNodeIdleExpiry {

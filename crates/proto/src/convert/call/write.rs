@@ -34,6 +34,10 @@ impl From<&Call> for Request {
                     .as_ref()
                     .map(ToString::to_string)
                     .unwrap_or_default(),
+                migration_state: start
+                    .migration_state
+                    .as_ref()
+                    .map(|state| state.bytes().to_vec()),
             }),
             Call::StartPreparedJob { key, node_id } => {
                 Self::StartPreparedJob(manager::StartPreparedJobRequest {
@@ -151,7 +155,7 @@ impl From<&Call> for Request {
             } => Self::NotifyMigrationCutoverReady(manager::NotifyMigrationCutoverReadyRequest {
                 source_job_key: Some(key.into()),
                 migration_id: migration_id.to_string(),
-                payload: payload.clone(),
+                payload: payload.bytes().to_vec(),
             }),
             Call::NotifyMigrationCutoverApply {
                 key,
@@ -160,7 +164,7 @@ impl From<&Call> for Request {
             } => Self::NotifyMigrationCutoverApply(manager::NotifyMigrationCutoverApplyRequest {
                 target_job_key: Some(key.into()),
                 migration_id: migration_id.to_string(),
-                payload: payload.clone(),
+                payload: payload.bytes().to_vec(),
             }),
             Call::KvCommit(commit) => Self::KvCommit(write_commit(commit)),
             Call::SetNodeIdleExpiry {

@@ -8,7 +8,7 @@ mod events;
 use std::sync::Arc;
 
 use greenroom_types::{
-    BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role, StartId, Tags,
+    BundleId, JobId, JobName, MigrationId, Millis, NodeId, Payload, PoolName, Role, StartId, Tags,
     TemplateName, Wall, bundle::*, inventory::*, job::*, node::*, pool::LaunchMode,
     stream::MigrationSignal,
 };
@@ -779,9 +779,10 @@ pub(super) fn start_order() -> impl Strategy<Value = StartOrder> {
         any::<(bool, bool, u64)>(),
         option::of(0..8_u32),
         option::of(migration_id()),
+        (option::of(vec(any::<u8>(), 0..8)), any::<bool>()),
     )
         .prop_map(
-            |((job, role, start_id), texts, plain, gpu_index, migration_id)| StartOrder {
+            |((job, role, start_id), texts, plain, gpu_index, migration_id, state)| StartOrder {
                 media_version: texts.0,
                 media_image: texts.1,
                 runtime_role: texts.2,
@@ -790,6 +791,8 @@ pub(super) fn start_order() -> impl Strategy<Value = StartOrder> {
                 fence: plain.2,
                 gpu_index,
                 migration_id,
+                migration_state: state.0.map(Payload::from),
+                migration_state_lost: state.1,
                 ..StartOrder::of(&job, role, start_id)
             },
         )
@@ -826,7 +829,7 @@ pub(super) fn interruption() -> impl Strategy<Value = InterruptionNotice> {
 }
 
 pub(super) fn migration_news() -> impl Strategy<Value = MigrationNews> {
-    let payload = || vec(any::<u8>(), 0..8);
+    let payload = || vec(any::<u8>(), 0..8).prop_map(Payload::from);
     let signal = prop_oneof![
         payload().prop_map(MigrationSignal::State),
         text().prop_map(MigrationSignal::Refused),

@@ -16,17 +16,18 @@ fn job_call() -> impl Strategy<Value = Call> {
         any::<bool>(),
         text(),
         option::of(0..8_u32),
-        option::of(migration_id()),
+        option::of((migration_id(), option::of(vec(any::<u8>(), 0..8)))),
     )
         .prop_map(
-            |((key, node_id), defer_start, runtime_role, gpu_index, migration_id)| StartJob {
+            |((key, node_id), defer_start, runtime_role, gpu_index, migration)| StartJob {
                 job_id: key.job_id,
                 role: key.role,
                 node_id,
                 defer_start,
                 runtime_role,
                 gpu_index,
-                migration_id,
+                migration_id: migration.as_ref().map(|(id, _)| id.clone()),
+                migration_state: migration.and_then(|(_, state)| state.map(Payload::from)),
             },
         );
     prop_oneof![
@@ -164,7 +165,7 @@ fn node_call() -> impl Strategy<Value = Call> {
 }
 
 fn migration_call() -> impl Strategy<Value = Call> {
-    let payload = || vec(any::<u8>(), 0..8);
+    let payload = || vec(any::<u8>(), 0..8).prop_map(Payload::from);
     prop_oneof![
         (key(), migration_id())
             .prop_map(|(key, migration_id)| Call::NotifyMigrationGetState { key, migration_id }),
