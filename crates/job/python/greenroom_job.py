@@ -4,23 +4,33 @@ A job that asked for the socket finds its path in GREENROOM_JOB_SOCKET::
 
     import greenroom_job
 
-    job = greenroom_job.connect("encode")
+    job = greenroom_job.connect("encode", wants=["handover"])
     job.status("warming up", 0.1)
+    if job.migration_id:                            # the target of a handover
+        job.ready(b"from frame 9000")               # no output before "begin"
     for message in job:
-        if message["type"] == "config":
-            apply(message["configuration"])
+        kind = message["type"]
+        if kind == "getState":                      # the source: the output goes on
+            job.state(message, b"what the target should know")
+        elif kind == "stopOutput":                  # the source: at message["at"] or later
+            job.stopped_output(message, b"last frame 9017")
+        elif kind == "begin":                       # the target: where the source ended
+            job.applied(message)
+        elif kind == "abort":                       # the source outputs again
+            job.resumed(message)                    # the target says job.dropped(message)
+        elif kind == "config":
             job.config_applied(message)
-        elif message["type"] == "stopping":
+        elif kind == "stopping":
             close_files(message["graceMs"])
 
-The loop ends when the worker closes the connection, for instance because it is restarted; then
-connect again, at the same path. Pings are answered while the loop runs, so it must not be left
-waiting for more than half a minute: do long work on another thread. Every method that says
-something may be called from any thread.
-
-The steps of a migration are not wrapped: they come as messages and are answered with `say`.
+`payload` and `at` of a message are bytes here. The loop ends when the worker closes the connection,
+for instance because it is restarted; then call `reconnect`, in a migration within 5 s. Pings are
+answered while the loop runs, and so is a step that the worker repeats after it was answered; the loop
+must not be left waiting for more than half a minute: do long work on another thread. Every method that
+says something may be called from any thread.
 """
 
+import base64
 import json
 import os
 import socket
@@ -29,6 +39,7 @@ import threading
 SOCKET_VARIABLE = "GREENROOM_JOB_SOCKET"
 VERSION = 1
 LINE_MAX = 512 << 10  # bytes, the end of the line included
+STEPS = ("getState", "stopOutput", "begin", "abort")
 
 
 class JobSocketError(Exception):
@@ -50,21 +61,9 @@ def connect(service, wants=(), path=None):
         raise JobSocketError(
             SOCKET_VARIABLE + " is not set: the job has no socket, ask for one with job_socket"
         )
-    job = Job(_open(path))
-    try:
-        job.say("hello", versions=[VERSION], service=service, wants=list(wants))
-        answer = next(job, None)
-        if answer is None:
-            raise JobSocketError("the worker has closed the connection")
-        if answer["type"] == "error":
-            raise JobSocketError(answer.get("text", ""), answer.get("code"))
-        if answer["type"] != "welcome":
-            raise JobSocketError("no welcome came, but " + answer["type"])
-        job.welcome = answer
-        return job
-    except BaseException:
-        job.close()
-        raise
+    job = Job(path, {"versions": [VERSION], "service": service, "wants": list(wants)})
+    job.reconnect()
+    return job
 
 
 class Job:
@@ -72,15 +71,20 @@ class Job:
 
     `welcome` says who the job is: `jobId`, `role`, `runtimeRole`, `startId`, `prepared`, `config`
     (with `configuration` of this service and `services` of all), and `fence` and `migrationId`
-    where there is one.
+    where there is one. `migration_id` is that of the handover that the job is or was in.
     """
 
-    def __init__(self, connection):
+    def __init__(self, path, hello):
         self.welcome = None
-        self._connection = connection
-        self._reader = connection.makefile("rb")
+        self.migration_id = None
+        self._path = path
+        self._hello = hello
+        self._connection = None
+        self._reader = None
         self._lock = threading.Lock()
         self._next_id = 1
+        self._asked = {}  # types of steps, by id
+        self._answered = {}  # answers of this migration, by type of step
 
     def __enter__(self):
         return self
@@ -91,23 +95,52 @@ class Job:
     def __iter__(self):
         return self
 
+    def reconnect(self):
+        """Connects (again), and says in which migration the job is."""
+        self.close()
+        with self._lock:
+            self._connection = _open(self._path)
+            self._reader = self._connection.makefile("rb")
+            self._next_id = 1
+            self._asked.clear()
+        try:
+            hello = dict(self._hello)
+            if self.migration_id:
+                hello["migrationId"] = self.migration_id
+            self.say("hello", **hello)
+            answer = next(self, None)
+            if answer is None:
+                raise JobSocketError("the worker has closed the connection")
+            if answer["type"] == "error":
+                raise JobSocketError(answer.get("text", ""), answer.get("code"))
+            if answer["type"] != "welcome":
+                raise JobSocketError("no welcome came, but " + answer["type"])
+        except BaseException:
+            self.close()
+            raise
+        self.welcome = answer
+        self._enter(answer.get("migrationId"))
+
     def __next__(self):
         while True:
             try:
                 line = self._reader.readline(LINE_MAX)
-            except (ConnectionError, ValueError):
+            except (OSError, ValueError, AttributeError):
                 line = b""
             if not line:
                 raise StopIteration
             try:
                 message = json.loads(line)
                 kind = message["type"]
+                for name in ("at", "payload"):
+                    if name in message:
+                        message[name] = base64.b64decode(message[name], validate=True)
             except (ValueError, KeyError, TypeError) as error:
                 raise JobSocketError("the worker said what cannot be read: %s" % error) from error
             if kind == "ping":
                 self.say("pong", re=message["id"])
-                continue
-            return message
+            elif kind not in STEPS or not self._repeats(message):
+                return message
 
     def status(self, text, progress=None):
         """Tells people how the job is doing; `progress` from 0 to 1."""
@@ -117,14 +150,60 @@ class Job:
 
     def config_applied(self, message):
         """The configuration of this `config` message is in use. Due within 10 s."""
-        return self.say("configApplied", re=message["id"])
+        return self.answer(message, "configApplied")
 
     def config_refused(self, message, reason):
         """The configuration of this `config` message is not taken on. Due within 10 s."""
-        return self.say("configRefused", re=message["id"], reason=reason)
+        return self.answer(message, "configRefused", reason=reason)
+
+    def state(self, message, payload=b""):
+        """Source: what the target must know."""
+        return self.answer(message, "state", payload=payload)
+
+    def refuse(self, message, reason):
+        """Source: it cannot hand over now. Nothing happens to it."""
+        return self.answer(message, "refuse", reason=reason)
+
+    def stopped_output(self, message, payload=b""):
+        """Source: the output has ended; the payload says where."""
+        return self.answer(message, "stoppedOutput", payload=payload)
+
+    def applied(self, message, payload=b""):
+        """Target: the output has begun."""
+        return self.answer(message, "applied", payload=payload)
+
+    def resumed(self, message):
+        """Source, after an abort: it outputs again."""
+        return self.answer(message, "resumed")
+
+    def dropped(self, message):
+        """Target, after an abort: it outputs nothing and has forgotten the migration."""
+        return self.answer(message, "dropped")
+
+    def working(self, message):
+        """The step is under way and needs more time: its deadline is extended once."""
+        return self.say("working", re=message["id"])
+
+    def ready(self, payload=b""):
+        """Target: it can take over; the payload says from where on."""
+        return self.say("ready", migrationId=self.migration_id or "", payload=payload)
+
+    def failed(self, reason):
+        """The job gives the migration up."""
+        return self.say("failed", migrationId=self.migration_id or "", reason=reason)
+
+    def answer(self, message, kind, **fields):
+        """Answers a message, and again should the worker repeat it."""
+        with self._lock:
+            step = self._asked.pop(message["id"], None)
+            if step:
+                self._answered[step] = (kind, dict(fields))
+        return self.say(kind, re=message["id"], **fields)
 
     def say(self, kind, **fields):
         """Says a message of any type with these fields and returns its id."""
+        if isinstance(fields.get("payload"), bytes):
+            fields["payload"] = base64.b64encode(fields["payload"]).decode()
         with self._lock:
             own = self._next_id
             self._next_id += 1
@@ -134,8 +213,27 @@ class Job:
 
     def close(self):
         """Ends the connection."""
-        self._reader.close()
-        self._connection.close()
+        for end in (self._reader, self._connection):
+            if end is not None:
+                end.close()
+
+    def _enter(self, migration_id):
+        """What was answered in another migration is no answer in this one."""
+        if migration_id and migration_id != self.migration_id:
+            self.migration_id = migration_id
+            self._answered.clear()
+
+    def _repeats(self, message):
+        """Answers a step that was answered before; true when it was."""
+        with self._lock:
+            self._enter(message.get("migrationId"))
+            answered = self._answered.get(message["type"])
+            if answered is None:
+                self._asked[message["id"]] = message["type"]
+                return False
+        kind, fields = answered
+        self.say(kind, re=message["id"], **fields)
+        return True
 
 
 def _open(path):

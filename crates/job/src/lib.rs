@@ -1,20 +1,26 @@
 //! The job's end of the job socket (SOCK-20): who am I, what is my configuration, am I about to be
-//! stopped, and how am I doing.
+//! stopped, how am I doing, and how do I hand over to another node.
 //!
 //! A job that asked for the socket (`job_socket` or `handover` in its definition) finds its path in
-//! `GREENROOM_JOB_SOCKET`. [`Job::connect`] says hello; [`Job::wait`] waits for what the worker says,
-//! on a thread of the job's choice; a [`Speaker`] says things from any other. Pings are answered
-//! here. When the worker is restarted, `wait` ends with [`Error::Closed`]: connect again, at the
-//! same path.
+//! `GREENROOM_JOB_SOCKET`. [`Job::connect`] says hello; [`Job::wait`] waits for what the worker says;
+//! a [`Speaker`] says things from any thread. Pings are answered here, and so is a step that the
+//! worker repeats after it was answered. When the worker is restarted, `wait` ends with
+//! [`Error::Closed`]: call [`Job::reconnect`] until it succeeds, for at most 5 s in a migration.
 //!
 //! ```no_run
 //! use greenroom_job::{Event, Job};
 //! # fn main() -> Result<(), greenroom_job::Error> {
-//! let mut job = Job::connect("encode", &[])?;
+//! let mut job = Job::connect("encode", &["handover"])?;
 //! let speaker = job.speaker();
-//! speaker.status("warming up", Some(0.1))?;
+//! if job.welcome().migration_id.is_some() {
+//!     speaker.ready(b"from frame 9000")?; // the target: no output before Begin
+//! }
 //! loop {
 //!     match job.wait()? {
+//!         Event::GetState(id) => speaker.state(id, b"what the target should know")?,
+//!         Event::StopOutput(id, at) => speaker.stopped_output(id, b"last frame 9017")?,
+//!         Event::Begin(id, at) => speaker.applied(id, b"")?,
+//!         Event::Abort(id, _) => speaker.resumed(id)?, // the target says dropped
 //!         Event::Stopping { grace_ms, reason } => println!("{reason}: {grace_ms} ms left"),
 //!         Event::Config { id, config } => speaker.config_applied(id)?,
 //!         _ => {}
@@ -22,9 +28,8 @@
 //! }
 //! # }
 //! ```
-//!
-//! The steps of a migration are not wrapped: they come as [`Event::Other`] and are answered with
-//! [`Speaker::say`].
+
+mod message;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,11 +37,13 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Deserialize;
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+pub use crate::message::{Config, Error, Event, Welcome};
 
 /// Variable that holds the socket's path.
 pub const SOCKET_VARIABLE: &str = "GREENROOM_JOB_SOCKET";
@@ -45,116 +52,30 @@ const LINE_MAX: u64 = 512 << 10;
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
 
-/// Why the worker cannot be talked to.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The job was not given a socket.
-    #[error(
-        "{SOCKET_VARIABLE} is not set: the job has no socket, ask for one with `job_socket: true`"
-    )]
-    NoSocket,
-    /// The socket cannot be used.
-    #[error("the job socket cannot be used: {0}")]
-    Io(#[from] io::Error),
-    /// The worker has closed the connection, or is being restarted.
-    #[error("the worker has closed the connection")]
-    Closed,
-    /// The worker said no to the hello.
-    #[error("the worker refuses the connection ({code}): {text}")]
-    Refused {
-        /// Stable code, as `too_many`.
-        code: String,
-        /// In words.
-        text: String,
-    },
-    /// The worker said something that cannot be read.
-    #[error("the worker said something that cannot be read: {0}")]
-    BadLine(String),
-}
-
-/// Who the job is, as its worker said.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Welcome {
-    /// The job.
-    pub job_id: String,
-    /// The instance's own role, as `primary@3f9c1e2a` for the target of a migration.
-    pub role: String,
-    /// The role that the job is to play.
-    pub runtime_role: String,
-    /// Which run of the job this is.
-    pub start_id: String,
-    /// Fencing number, for a job that runs under a lease.
-    pub fence: Option<u64>,
-    /// The migration in progress.
-    pub migration_id: Option<String>,
-    /// It was made and is not started yet.
-    pub prepared: bool,
-    /// What it is configured with.
-    pub config: Config,
-}
-
-/// What the job is configured with; the worker does not look inside.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    /// Configuration of this service.
-    pub configuration: String,
-    /// Configuration of every service, by its name.
-    pub services: BTreeMap<String, String>,
-}
-
-/// What the worker says.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// The job is about to be stopped; the signal follows.
-    Stopping {
-        /// Time until it is killed, in milliseconds.
-        grace_ms: u64,
-        /// `USER`, `NODE`, `MIGRATION`, `LEASE` or `BUNDLE`.
-        reason: String,
-    },
-    /// The configuration was changed: answer with [`Speaker::config_applied`] or
-    /// [`Speaker::config_refused`] within 10 s.
-    Config {
-        /// What the answer refers to.
-        id: u64,
-        /// What it is now.
-        config: Config,
-    },
-    /// Another connection speaks for the job in migrations now; this one may go on listening.
-    Replaced,
-    /// Something that this job said was refused.
-    Refused {
-        /// The id of what it said, where that is known.
-        re: Option<u64>,
-        /// Stable code, as `unknown_type`.
-        code: String,
-        /// In words.
-        text: String,
-    },
-    /// A message of another type, as it came.
-    Other {
-        /// Its type.
-        kind: String,
-        /// Its id.
-        id: u64,
-        /// The whole message.
-        fields: Value,
-    },
-}
-
 /// A connection to the worker, for the one who listens.
 #[derive(Debug)]
 pub struct Job {
     reader: BufReader<UnixStream>,
     speaker: Speaker,
     welcome: Welcome,
+    path: PathBuf,
+    hello: Value,
 }
 
 /// Says things to the worker, from any thread.
 #[derive(Clone, Debug)]
-pub struct Speaker(Arc<Mutex<(UnixStream, u64)>>);
+pub struct Speaker(Arc<Mutex<Mouth>>);
+
+#[derive(Debug)]
+struct Mouth {
+    stream: UnixStream,
+    last_id: u64,
+    migration_id: String,
+    /// Types of the steps that were asked, by their ids.
+    asked: BTreeMap<u64, String>,
+    /// How each step of the migration was answered, by its type.
+    answered: BTreeMap<String, (String, Value)>,
+}
 
 // === impl Job ===
 
@@ -172,25 +93,53 @@ impl Job {
     /// The same with the socket's path.
     pub fn connect_to(path: &Path, service: &str, wants: &[&str]) -> Result<Self, Error> {
         let stream = open(path)?;
-        let mouth = (stream.try_clone()?, 0);
+        let mouth = Mouth {
+            stream: stream.try_clone()?,
+            last_id: 0,
+            migration_id: String::new(),
+            asked: BTreeMap::new(),
+            answered: BTreeMap::new(),
+        };
         let mut job = Self {
             reader: BufReader::new(stream),
             speaker: Speaker(Arc::new(Mutex::new(mouth))),
             welcome: Welcome::default(),
+            path: path.to_owned(),
+            hello: json!({ "versions": [VERSION], "service": service, "wants": wants }),
         };
-        let hello = json!({ "versions": [VERSION], "service": service, "wants": wants });
-        job.speaker.say("hello", hello)?;
-        match job.wait()? {
+        job.greet().map(|()| job)
+    }
+
+    /// Connects again after [`Error::Closed`], and says in which migration the job is. Speakers that
+    /// were given out speak on the new connection.
+    pub fn reconnect(&mut self) -> Result<(), Error> {
+        let stream = open(&self.path)?;
+        let mut mouth = self.speaker.mouth();
+        (mouth.stream, mouth.last_id) = (stream.try_clone()?, 0);
+        mouth.asked.clear();
+        if !mouth.migration_id.is_empty() {
+            self.hello["migrationId"] = mouth.migration_id.as_str().into();
+        }
+        drop(mouth);
+        self.reader = BufReader::new(stream);
+        self.greet()
+    }
+
+    fn greet(&mut self) -> Result<(), Error> {
+        self.speaker.say("hello", self.hello.clone())?;
+        match self.wait()? {
             Event::Other { kind, fields, .. } if kind == "welcome" => {
-                job.welcome = read_as(fields)?;
-                Ok(job)
+                self.welcome = read_as(fields)?;
+                let known = self.welcome.migration_id.clone().unwrap_or_default();
+                self.speaker.mouth().enter(&known);
+                Ok(())
             }
-            Event::Refused { code, text, .. } => Err(Error::Refused { code, text }),
+            Event::Refused(_, code, text) => Err(Error::Refused(code, text)),
             other => Err(Error::BadLine(format!("no welcome came, but {other:?}"))),
         }
     }
 
-    /// Who the job is.
+    /// Who the job is, as the last connection was told.
     pub const fn welcome(&self) -> &Welcome {
         &self.welcome
     }
@@ -208,37 +157,44 @@ impl Job {
         loop {
             let mut line = Vec::new();
             let mut bounded = (&mut self.reader).take(LINE_MAX);
-            let read = bounded.read_until(b'\n', &mut line);
-            match read {
-                Ok(1..) => {}
-                Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
-                    return Err(error.into());
-                }
-                _ => return Err(Error::Closed),
+            if !matches!(bounded.read_until(b'\n', &mut line), Ok(1..)) {
+                return Err(Error::Closed);
             }
-            let fields: Value =
-                serde_json::from_slice(&line).map_err(|error| Error::BadLine(error.to_string()))?;
+            let fields: Value = serde_json::from_slice(&line).map_err(bad_line)?;
             let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+            let bytes = |name: &str| STANDARD.decode(text(name)).map_err(bad_line);
             let (kind, id) = (text("type"), fields["id"].as_u64().unwrap_or(0));
+            let repeated = match kind.as_str() {
+                "getState" | "stopOutput" | "begin" | "abort" => {
+                    let mut mouth = self.speaker.mouth();
+                    mouth.repeats(id, &kind, &text("migrationId"))?
+                }
+                _ => false,
+            };
+            if repeated {
+                continue;
+            }
+            let (reason, code, words) = (text("reason"), text("code"), text("text"));
+            let number = |name: &str| fields[name].as_u64();
+            let (re, grace_ms) = (number("re"), number("graceMs").unwrap_or(0));
             return Ok(match kind.as_str() {
                 "ping" => {
                     self.speaker.say("pong", json!({ "re": id }))?;
                     continue;
                 }
-                "stopping" => Event::Stopping {
-                    grace_ms: fields["graceMs"].as_u64().unwrap_or(0),
-                    reason: text("reason"),
-                },
+                "stopping" => Event::Stopping { grace_ms, reason },
                 "config" => Event::Config {
                     id,
                     config: read_as(fields)?,
                 },
+                "getState" => Event::GetState(id),
+                "stopOutput" => Event::StopOutput(id, bytes("at")?),
+                "begin" => Event::Begin(id, bytes("at")?),
+                "abort" => Event::Abort(id, reason),
+                "sourceState" => Event::SourceState(bytes("payload")?),
+                "fence" => Event::Fence(number("value").unwrap_or(0)),
                 "replaced" => Event::Replaced,
-                "error" => Event::Refused {
-                    re: fields["re"].as_u64(),
-                    code: text("code"),
-                    text: text("text"),
-                },
+                "error" => Event::Refused(re, code, words),
                 _ => Event::Other { kind, id, fields },
             });
         }
@@ -256,44 +212,140 @@ impl Speaker {
 
     /// The configuration of the [`Event::Config`] with this id is in use.
     pub fn config_applied(&self, id: u64) -> Result<(), Error> {
-        self.say("configApplied", json!({ "re": id })).map(|_| ())
+        self.answer(id, "configApplied", json!({}))
     }
 
     /// The configuration of the [`Event::Config`] with this id is not taken on.
     pub fn config_refused(&self, id: u64, reason: &str) -> Result<(), Error> {
-        let fields = json!({ "re": id, "reason": reason });
-        self.say("configRefused", fields).map(|_| ())
+        self.answer(id, "configRefused", json!({ "reason": reason }))
+    }
+
+    /// Source: what the target must know.
+    pub fn state(&self, id: u64, payload: &[u8]) -> Result<(), Error> {
+        self.answer(id, "state", payload_of(payload))
+    }
+
+    /// Source: it cannot hand over now. Nothing happens to it.
+    pub fn refuse(&self, id: u64, reason: &str) -> Result<(), Error> {
+        self.answer(id, "refuse", json!({ "reason": reason }))
+    }
+
+    /// Source: the output has ended; the payload says where.
+    pub fn stopped_output(&self, id: u64, payload: &[u8]) -> Result<(), Error> {
+        self.answer(id, "stoppedOutput", payload_of(payload))
+    }
+
+    /// Target: the output has begun.
+    pub fn applied(&self, id: u64, payload: &[u8]) -> Result<(), Error> {
+        self.answer(id, "applied", payload_of(payload))
+    }
+
+    /// Source, after an abort: it outputs again.
+    pub fn resumed(&self, id: u64) -> Result<(), Error> {
+        self.answer(id, "resumed", json!({}))
+    }
+
+    /// Target, after an abort: it outputs nothing and has forgotten the migration.
+    pub fn dropped(&self, id: u64) -> Result<(), Error> {
+        self.answer(id, "dropped", json!({}))
+    }
+
+    /// The step is under way and needs more time: its deadline is extended once.
+    pub fn working(&self, id: u64) -> Result<(), Error> {
+        self.say("working", json!({ "re": id })).map(|_| ())
+    }
+
+    /// Target: it can take over; the payload says from where on.
+    pub fn ready(&self, payload: &[u8]) -> Result<(), Error> {
+        let mut fields = payload_of(payload);
+        fields["migrationId"] = self.mouth().migration_id.as_str().into();
+        self.say("ready", fields).map(|_| ())
+    }
+
+    /// The job gives the migration up.
+    pub fn failed(&self, reason: &str) -> Result<(), Error> {
+        let migration_id = self.mouth().migration_id.clone();
+        let fields = json!({ "migrationId": migration_id, "reason": reason });
+        self.say("failed", fields).map(|_| ())
+    }
+
+    /// Answers the message with this id, and again should the worker repeat it.
+    pub fn answer(&self, id: u64, kind: &str, mut fields: Value) -> Result<(), Error> {
+        let mut mouth = self.mouth();
+        if let Some(step) = mouth.asked.remove(&id) {
+            mouth
+                .answered
+                .insert(step, (kind.to_owned(), fields.clone()));
+        }
+        fields["re"] = id.into();
+        mouth.say(kind, fields).map(|_| ())
     }
 
     /// Says a message of any type with these fields, and gives its id.
     ///
     /// # Errors
     /// When the worker cannot be reached.
-    pub fn say(&self, kind: &str, mut fields: Value) -> Result<u64, Error> {
-        let mut mouth = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stream, id) = &mut *mouth;
-        *id += 1;
-        (fields["type"], fields["id"]) = (kind.into(), (*id).into());
-        stream.write_all(format!("{fields}\n").as_bytes())?;
-        Ok(*id)
+    pub fn say(&self, kind: &str, fields: Value) -> Result<u64, Error> {
+        self.mouth().say(kind, fields)
     }
+
+    fn mouth(&self) -> MutexGuard<'_, Mouth> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Mouth ===
+
+impl Mouth {
+    fn say(&mut self, kind: &str, mut fields: Value) -> Result<u64, Error> {
+        self.last_id += 1;
+        (fields["type"], fields["id"]) = (kind.into(), self.last_id.into());
+        self.stream.write_all(format!("{fields}\n").as_bytes())?;
+        Ok(self.last_id)
+    }
+
+    /// What was answered in another migration is no answer in this one.
+    fn enter(&mut self, migration_id: &str) {
+        if self.migration_id != migration_id && !migration_id.is_empty() {
+            migration_id.clone_into(&mut self.migration_id);
+            self.answered.clear();
+        }
+    }
+
+    /// Answers a step that was answered before; true when it was.
+    fn repeats(&mut self, id: u64, kind: &str, migration_id: &str) -> Result<bool, Error> {
+        self.enter(migration_id);
+        let Some((answer, mut fields)) = self.answered.get(kind).cloned() else {
+            self.asked.insert(id, kind.to_owned());
+            return Ok(false);
+        };
+        fields["re"] = id.into();
+        self.say(&answer, fields).map(|_| true)
+    }
+}
+
+fn payload_of(payload: &[u8]) -> Value {
+    json!({ "payload": STANDARD.encode(payload) })
 }
 
 /// Connects also where the path is longer than a socket's address may be, through its directory.
 fn open(path: &Path) -> io::Result<UnixStream> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return UnixStream::connect(path);
-    };
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+    let connected = UnixStream::connect(path);
+    let is_long = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+    match (path.parent(), path.file_name()) {
+        (Some(dir), Some(name)) if connected.as_ref().is_err_and(is_long) => {
             let dir = File::open(dir)?;
             let short = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
             UnixStream::connect(short.join(name))
         }
-        connected => connected,
+        _ => connected,
     }
 }
 
 fn read_as<T: DeserializeOwned>(fields: Value) -> Result<T, Error> {
-    serde_json::from_value(fields).map_err(|error| Error::BadLine(error.to_string()))
+    serde_json::from_value(fields).map_err(bad_line)
+}
+
+fn bad_line(error: impl std::fmt::Display) -> Error {
+    Error::BadLine(error.to_string())
 }

@@ -6,10 +6,12 @@
 //! It has no clock, opens no socket (ports are asked of a probe) and knows no engine.
 
 mod batches;
+mod handover;
 mod news;
 mod recover;
 mod stop;
 
+pub(crate) use self::handover::{JobSaid, ToJob};
 pub(crate) use self::recover::{Found, FoundState};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,9 +22,10 @@ use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory};
 use greenroom_types::job::{JobInfoKind, PortMappings};
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
 use greenroom_types::stream::PrefetchResult;
-use greenroom_types::{Millis, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, StartId, Tags};
 
 use crate::capacity::{Reservation, Room};
+use crate::handover::{Alarm, Handover};
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::Outcome;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
@@ -46,6 +49,8 @@ pub(crate) enum Event {
     Acked(u64),
     /// The runtime says something of an instance.
     Runtime(StartId, RuntimeEvent),
+    /// Something that was ordered for later.
+    Reminder(Reminder),
     /// The engine answers and has this version, or does not.
     Engine(Option<String>),
     /// The machine looks like this; what is held of it is filled in here.
@@ -78,6 +83,21 @@ pub(crate) enum RuntimeEvent {
     Removed,
     /// News without consequence.
     Info(JobInfoKind),
+    /// Its job says something about a migration.
+    Job(JobSaid),
+}
+
+/// Something to be brought later.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reminder {
+    /// A deadline of a side of a migration.
+    Handover {
+        start_id: StartId,
+        migration_id: MigrationId,
+        alarm: Alarm,
+    },
+    /// A report is worth nothing any more.
+    Forget { report: u64 },
 }
 
 /// Something to do once the records are on disk.
@@ -93,6 +113,10 @@ pub(crate) enum Act {
     Configure(StartId),
     /// Remove whatever is left of it; a preparation under way is given up first.
     Remove(StartId),
+    /// Tell its job something about a migration.
+    Job(StartId, ToJob),
+    /// Bring this after so long.
+    Remind(Reminder, Millis),
     /// Watch an instance that was found running.
     Attach(StartId),
     /// Send a report if the Manager listens; it stays in the outbox.
@@ -121,6 +145,8 @@ pub(crate) struct Settings {
     pub(crate) runtime: RuntimeKind,
     /// Host paths below which jobs may mount (WORK-17).
     pub(crate) host_paths: Vec<PathBuf>,
+    /// How long a job may take over a step of a migration (SOCK-10).
+    pub(crate) migration_step: Millis,
 }
 
 /// An instance as a hello tells it.
@@ -160,6 +186,10 @@ struct Instance {
     phase: Phase,
     /// Why it failed, once that was reported.
     failed: Option<String>,
+    /// Its side of a cooperative migration.
+    handover: Option<Handover>,
+    /// Somebody speaks for its job.
+    speaker: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -178,6 +208,26 @@ enum Phase {
         told: bool,
         removing: bool,
     },
+}
+
+// === impl Instance ===
+
+impl Instance {
+    /// One that was just accepted. A state that comes along makes it the target of a handover
+    /// (JOB-17).
+    fn new(spec: Arc<StartSpec>) -> Self {
+        let target = spec
+            .migration_id
+            .clone()
+            .filter(|_| spec.migration_state.is_some());
+        Self {
+            handover: target.map(Handover::target),
+            spec,
+            phase: Phase::Waiting,
+            failed: None,
+            speaker: false,
+        }
+    }
 }
 
 // === impl Agent ===
@@ -233,6 +283,16 @@ impl Agent {
                 if self.outbox.ack(id) {
                     out.persist.push(Record::Acked { id });
                 }
+            }
+            Event::Order(Order::Migration {
+                key,
+                start_id,
+                migration_id,
+                step,
+            }) => self.apply_migration(&key, start_id, &migration_id, step, out),
+            Event::Reminder(reminder) => self.apply_reminder(reminder, out),
+            Event::Runtime(start_id, RuntimeEvent::Job(said)) => {
+                self.apply_job_said(&start_id, said, out);
             }
             Event::Runtime(start_id, event) => self.apply_runtime(&start_id, event, out),
             Event::Engine(version) => self.engine = version,
@@ -405,15 +465,8 @@ impl Agent {
             reservation: Box::new(held.clone()),
         });
         self.room.hold(start_id.clone(), held);
-        let phase = Phase::Waiting;
-        self.instances.insert(
-            start_id.clone(),
-            Instance {
-                spec: spec.clone(),
-                phase,
-                failed: None,
-            },
-        );
+        let instance = Instance::new(spec.clone());
+        self.instances.insert(start_id.clone(), instance);
         self.say(&spec.key, &start_id, Said::Accepted, out);
         if !waits {
             self.prepare(&start_id, out);

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use greenroom_auth::Secret;
+use greenroom_types::Millis;
 use greenroom_types::inventory::Capability;
 
 use crate::journal::JournalError;
@@ -54,6 +55,8 @@ pub struct Config {
     pub cordoned: bool,
     /// Paths below which jobs may mount host paths (WORK-17).
     pub host_paths: Vec<PathBuf>,
+    /// How long a job may take over a step of a migration (SOCK-10).
+    pub migration_step: Millis,
     /// How job logs are kept.
     pub logs: LogLimits,
     /// Program and first arguments of supervisors; empty: this program with `supervise`.
@@ -135,6 +138,7 @@ impl Config {
             az: String::new(),
             cordoned: false,
             host_paths: Vec::new(),
+            migration_step: Millis(30_000),
             logs: LogLimits::default(),
             supervisor: Vec::new(),
             machine_id: None,

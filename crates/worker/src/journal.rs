@@ -14,10 +14,11 @@ use greenroom_types::{Millis, StartId, Tags};
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Reservation;
+use crate::handover::Handover;
 use crate::order::{Report, Said, StartSpec};
 
 /// Version of the journal that this program writes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The file is written anew when it has grown beyond this, in bytes.
 const COMPACT_ABOVE: u64 = 4 << 20;
 
@@ -49,6 +50,13 @@ pub(crate) enum Record {
     Removed { start_id: StartId, last: Said },
     /// A report was made.
     Report(Report),
+    /// Where an instance stands in a cooperative migration.
+    Handover {
+        start_id: StartId,
+        handover: Box<Handover>,
+    },
+    /// A report was given up: what it says is worth nothing any more.
+    Forgotten { id: u64 },
     /// Reports up to this one are durable at the Manager.
     Acked { id: u64 },
     /// The next report has this id, whatever stands above.
@@ -333,11 +341,11 @@ mod tests {
     #[test]
     fn a_newer_journal_is_refused_and_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let newer = b"{\"journal\":\"greenroom-worker\",\"version\":2}\n{\"record\":\"unheard\"}\n";
+        let newer = b"{\"journal\":\"greenroom-worker\",\"version\":3}\n{\"record\":\"unheard\"}\n";
         std::fs::write(dir.path().join(FILE), newer).unwrap();
         let error = Journal::open(dir.path()).unwrap_err();
         assert!(
-            matches!(error, JournalError::Newer { found: 2, .. }),
+            matches!(error, JournalError::Newer { found: 3, .. }),
             "{error}"
         );
         assert_eq!(bytes(dir.path()), newer);

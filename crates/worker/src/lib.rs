@@ -14,7 +14,7 @@
 //! ```
 //!
 //! **Invariant**: a record is in the journal before its act is done. **Invariant**: `agent.rs`,
-//! `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
+//! `handover/`, `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
 //! no network. Losing the Manager changes nothing for jobs (WORK-60, WORK-64).
 
 mod accept;
@@ -24,6 +24,7 @@ mod config;
 mod credential;
 mod deadline;
 mod gate;
+mod handover;
 mod inventory;
 mod journal;
 mod lanes;
@@ -64,6 +65,7 @@ use tonic::Status;
 pub use crate::config::{Config, Ending, Error, RuntimeChoice};
 pub use crate::journal::JournalError;
 pub use crate::launch::LogLimits;
+pub use crate::socket::check::{Finding, Patience, check_job};
 
 use crate::accept::accepted;
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
@@ -182,6 +184,7 @@ impl Worker {
         let settings = Settings {
             runtime: runtime.kind(),
             host_paths: config.host_paths.clone(),
+            migration_step: config.migration_step,
         };
         let about = About {
             machine_id: config

@@ -3,6 +3,7 @@
 //! Everything else talks to it over channels: the controlling streams, the runtime's news, the
 //! survey of the machine. It decides nothing about jobs; that is `agent.rs`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ use greenroom_types::{Millis, NodeId, StartId, Wall};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Status};
 
-use crate::agent::{Act, Agent, Effects, Event, RuntimeEvent};
+use crate::agent::{Act, Agent, Effects, Event, Reminder, RuntimeEvent};
 use crate::deadline;
 use crate::inventory::load;
 use crate::journal::{Journal, Record};
@@ -115,6 +116,9 @@ pub(crate) struct Node {
     identity: watch::Receiver<Option<Arc<Identity>>>,
     contact: watch::Sender<Contact>,
     log_store: LogStore,
+    /// What the core wants to be reminded of, by when; one for each open step and unsent signal.
+    reminders: BTreeMap<(Instant, u64), Reminder>,
+    next_reminder: u64,
     session: Option<Session>,
     next_session: u64,
     /// The greatest (generation, term) that controlled (WORK-01, CLUST-16).
@@ -170,6 +174,8 @@ impl Node {
             identity,
             contact,
             log_store,
+            reminders: BTreeMap::new(),
+            next_reminder: 0,
             session: None,
             next_session: 1,
             seen: (0, 0),
@@ -192,6 +198,7 @@ impl Node {
         self.take(Input::Engine(version)).await;
         loop {
             let inventory_due = self.inventory_due();
+            let reminder_due = self.reminders.keys().next().map(|(at, _)| *at);
             let next = tokio::select! {
                 input = inputs.recv() => match input {
                     Some(input) => self.take(input).await,
@@ -209,6 +216,7 @@ impl Node {
                     Next::Go
                 }
                 () = deadline::reached(inventory_due) => Next::Go,
+                () = deadline::reached(reminder_due) => self.remind(),
             };
             self.tell();
             if next == Next::End {
@@ -282,6 +290,14 @@ impl Node {
         }
     }
 
+    /// Brings what was ordered for now.
+    fn remind(&mut self) -> Next {
+        match self.reminders.pop_first() {
+            Some((_, reminder)) => self.handle(Event::Reminder(reminder)),
+            None => Next::Go,
+        }
+    }
+
     fn handle(&mut self, event: Event) -> Next {
         let mut out = Effects::default();
         self.agent.handle(event, &mut out);
@@ -340,6 +356,12 @@ impl Node {
                 self.sockets.close(&start_id);
                 self.lanes.remove(start_id);
             }
+            Act::Job(start_id, told) => self.sockets.migration(&start_id, told),
+            Act::Remind(reminder, after) => {
+                let at = Instant::now() + Duration::from_millis(after.0);
+                self.next_reminder += 1;
+                self.reminders.insert((at, self.next_reminder), reminder);
+            }
             Act::Attach(start_id) => self.attach(start_id),
             // It is in the outbox, from which everything is sent in order.
             Act::Report(report) => {
@@ -379,7 +401,8 @@ impl Node {
         let (kind, logs) = (self.runtime.kind(), self.about.logs);
         let launch = Launch::new(&spec, held, &identity, kind, logs, &self.about.state_dir);
         // What it needs to speak is there before anything of it is.
-        match self.sockets.open(&spec, spec.defer_start) {
+        let migration = self.agent.migration_of(start_id);
+        match self.sockets.open(&spec, spec.defer_start, migration) {
             Ok(()) => self.lanes.prepare(launch),
             Err(error) => {
                 let reason = format!("the job's socket cannot be made: {error}");
@@ -395,8 +418,9 @@ impl Node {
             .agent
             .instances()
             .any(|view| view.start_id == start_id && view.state == InstanceState::Prepared);
+        let migration = self.agent.migration_of(&start_id);
         if let Some((spec, _)) = self.agent.order_of(&start_id)
-            && let Err(error) = self.sockets.open(&spec, prepared)
+            && let Err(error) = self.sockets.open(&spec, prepared, migration)
         {
             tracing::error!(%start_id, %error, "a job's socket cannot be served again");
         }

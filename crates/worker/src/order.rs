@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use greenroom_types::bundle::Requirements;
 use greenroom_types::job::{Container, JobInfoKind, PortMappings, Service, ServiceParameters};
 use greenroom_types::node::{InstanceKey, RejectionCode};
-use greenroom_types::stream::PrefetchResult;
-use greenroom_types::{Millis, StartId, Tags};
+use greenroom_types::stream::{MigrationSignal, PrefetchResult};
+use greenroom_types::{MigrationId, Millis, Payload, StartId, Tags};
 use serde::{Deserialize, Serialize};
+
+use crate::handover::Step;
 
 /// Name of the service that runs the media runtime of a job (JOB-05).
 const MEDIA_SERVICE: &str = "media";
@@ -37,6 +39,12 @@ pub(crate) struct StartSpec {
     pub(crate) fence: u64,
     /// Wants the job socket (SOCK-01).
     pub(crate) job_socket: bool,
+    /// The migration it is the target of.
+    pub(crate) migration_id: Option<MigrationId>,
+    /// The source's state: it is the target of a handover.
+    pub(crate) migration_state: Option<Payload>,
+    /// There was a state, and it did not come along.
+    pub(crate) migration_state_lost: bool,
     /// Makes its node able to do something (WORK-43).
     pub(crate) provides: bool,
     /// Names of tags told to the services.
@@ -79,6 +87,13 @@ pub(crate) enum Order {
         tags: Tags,
         /// Opaque configuration, by service.
         configurations: BTreeMap<String, String>,
+    },
+    /// Take a step of a migration.
+    Migration {
+        key: InstanceKey,
+        start_id: Option<StartId>,
+        migration_id: MigrationId,
+        step: Step,
     },
     /// The node's tags changed.
     Tags(Tags),
@@ -124,6 +139,11 @@ pub(crate) enum Said {
     Rejected {
         code: RejectionCode,
         detail: String,
+    },
+    /// It says something in a migration.
+    Migration {
+        migration_id: MigrationId,
+        signal: MigrationSignal,
     },
     /// Said of the node, under no key: a batch of images is done, with one result for each.
     Prefetched {

@@ -4,13 +4,16 @@
 
 use std::collections::VecDeque;
 
-use greenroom_types::StartId;
 use greenroom_types::node::InstanceKey;
+use greenroom_types::{MigrationId, StartId};
 
 use crate::order::{Report, Said};
 
 /// Reports kept without acknowledgement; beyond it the oldest is given up (WORK-60).
 pub(crate) const REPORTS_MAX: usize = 10_000;
+
+/// Signals of one migration that are kept without acknowledgement (MGR-11).
+pub(crate) const SIGNALS_MAX: usize = 16;
 
 /// Reports waiting for their acknowledgement.
 #[derive(Clone, Debug)]
@@ -57,6 +60,23 @@ impl Outbox {
         let before = self.waiting.len();
         self.waiting.retain(|report| report.id > id);
         self.waiting.len() != before
+    }
+
+    /// What this report says is worth nothing any more.
+    pub(crate) fn forget(&mut self, id: u64) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|report| report.id != id);
+        self.waiting.len() != before
+    }
+
+    /// The oldest of a migration's signals, when as many wait as may (MGR-11).
+    pub(crate) fn crowded(&self, start_id: &StartId, migration_id: &MigrationId) -> Option<u64> {
+        let mut of_it = self.waiting.iter().filter(|report| {
+            matches!(&report.said, Said::Migration { migration_id: id, .. } if id == migration_id)
+                && report.start_id == *start_id
+        });
+        let oldest = of_it.next()?.id;
+        (of_it.count() + 1 >= SIGNALS_MAX).then_some(oldest)
     }
 
     /// Ids below this one have been given out, also those of reports no longer kept.

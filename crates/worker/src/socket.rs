@@ -2,11 +2,13 @@
 //!
 //! Each instance that asks for it has a directory with a socket, served by a task of its own from the
 //! instance's preparation to its removal, and again after a restart of the worker. The worker never
-//! waits for a job. The steps of a migration are not carried yet: an instance is in none, so a job
-//! that speaks of one is told `wrong_migration`.
+//! waits for a job. What a job says about migrations goes to the core, which says what it is to be
+//! asked; this end knows messages and connections, not their order.
 
+pub(crate) mod check;
 mod conn;
 pub(crate) mod line;
+mod migration;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_types::job::JobInfoKind;
-use greenroom_types::{Millis, StartId};
+use greenroom_types::{MigrationId, Millis, StartId};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -25,8 +27,10 @@ use tokio::time::Instant;
 
 use self::conn::Conn;
 use self::line::Message;
-use crate::agent::RuntimeEvent;
+use self::migration::Asked;
+use crate::agent::{JobSaid, RuntimeEvent, ToJob};
 use crate::deadline;
+use crate::handover::At;
 use crate::launch::safe_name;
 use crate::order::{StartSpec, StopCause};
 use crate::runtime::News;
@@ -70,6 +74,7 @@ enum Command {
     Prepared(bool),
     Stopping(Millis, StopCause, oneshot::Sender<()>),
     Configure(Arc<StartSpec>),
+    Migration(ToJob),
 }
 
 /// What connections bring.
@@ -88,6 +93,12 @@ struct Desk {
     /// Connections that have not said hello, and until when they may.
     silent: BTreeMap<u64, Instant>,
     speaker: Option<u64>,
+    /// What the speaker was asked.
+    asked: Asked,
+    /// The speaker went, and the core has not heard it.
+    silenced: bool,
+    /// The migration that the instance is in.
+    migration: Option<MigrationId>,
     next: u64,
 }
 
@@ -121,7 +132,12 @@ impl Sockets {
 
     /// Serves an instance's socket if it asks for one. The directory stays the same over restarts of
     /// the worker, since containers have it mounted.
-    pub(crate) fn open(&mut self, spec: &Arc<StartSpec>, prepared: bool) -> io::Result<()> {
+    pub(crate) fn open(
+        &mut self,
+        spec: &Arc<StartSpec>,
+        prepared: bool,
+        migration: Option<MigrationId>,
+    ) -> io::Result<()> {
         if !spec.job_socket {
             return Ok(());
         }
@@ -132,7 +148,7 @@ impl Sockets {
         let _ = fs::remove_file(dir.join(SOCKET));
         let listener = with_short_path(&dir, SOCKET, |path| UnixListener::bind(path))?;
         fs::set_permissions(dir.join(SOCKET), fs::Permissions::from_mode(0o666))?;
-        let (commands, receiver) = mpsc::channel(16);
+        let (commands, receiver) = mpsc::channel(64);
         self.open.insert(spec.start_id.clone(), commands);
         let desk = Desk {
             spec,
@@ -142,6 +158,9 @@ impl Sockets {
             conns: BTreeMap::new(),
             silent: BTreeMap::new(),
             speaker: None,
+            asked: Asked::default(),
+            silenced: false,
+            migration,
             next: 1,
         };
         tokio::spawn(desk.run(listener, receiver));
@@ -162,6 +181,11 @@ impl Sockets {
     /// Hands a changed configuration to the job.
     pub(crate) fn configure(&self, start_id: &StartId, spec: Arc<StartSpec>) {
         self.tell(start_id, Command::Configure(spec));
+    }
+
+    /// Tells the job something about a migration.
+    pub(crate) fn migration(&self, start_id: &StartId, told: ToJob) {
+        self.tell(start_id, Command::Migration(told));
     }
 
     /// Tells the job that it is about to be stopped; done when that was written, or at once where
@@ -223,6 +247,7 @@ impl Desk {
                 _ = pings.tick() => self.ping(),
                 () = deadline::reached(deadline) => self.pass_time().await,
             }
+            self.tell_silence().await;
         }
     }
 
@@ -237,6 +262,7 @@ impl Desk {
                 }
                 let _ = done.send(());
             }
+            Command::Migration(told) => self.tell_migration(told),
             Command::Configure(spec) => {
                 self.spec = spec;
                 let until = Instant::now() + self.waits.config;
@@ -264,8 +290,21 @@ impl Desk {
         }
         conn.heard = message.id;
         let Some(service) = conn.service.clone() else {
-            return self.greet(number, message);
+            return self.greet(number, message).await;
         };
+        let at = At {
+            connection: number,
+            id: message.id,
+        };
+        match migration::read(message, at, &self.asked) {
+            Some(Ok(JobSaid::Answer { .. })) if self.speaker != Some(number) => {
+                let text = "another connection speaks for the job";
+                return self.error(number, message.id, "not_speaker", text);
+            }
+            Some(Ok(said)) => return self.pass_on(said).await,
+            Some(Err(fault)) => return self.error(number, message.id, fault.code, &fault.text),
+            None => {}
+        }
         match message.kind.as_str() {
             "pong" => conn.unanswered = 0,
             "status" => {
@@ -291,10 +330,6 @@ impl Desk {
                         .await;
                 }
             }
-            "ready" | "failed" => {
-                let text = "this instance is in no migration that its worker knows of";
-                self.error(number, message.id, "wrong_migration", text);
-            }
             "fenceSeen" => {}
             "hello" => self.error(number, message.id, "wrong_step", "hello was said already"),
             // It is no answer to be answered, or the two would go on for ever.
@@ -309,7 +344,7 @@ impl Desk {
     }
 
     /// The first message of a connection (SOCK-05).
-    fn greet(&mut self, number: u64, message: &Message) {
+    async fn greet(&mut self, number: u64, message: &Message) {
         if message.kind != "hello" {
             return self.close(number, Some(message.id), "hello_first", "hello comes first");
         }
@@ -329,9 +364,69 @@ impl Desk {
         }
         self.silent.remove(&number);
         self.say(number, "welcome", Some(message.id), welcome);
-        if speaks && let Some(former) = self.speaker.replace(number) {
+        if self.spec.fence > 0 {
+            let fence = json!({ "value": self.spec.fence });
+            self.say(number, "fence", None, fence);
+        }
+        if !speaks {
+            return;
+        }
+        if let Some(former) = self.speaker.replace(number) {
             self.say(former, "replaced", None, json!({}));
         }
+        self.asked.clear();
+        self.tell_state(number);
+        let named = message.text("migrationId").map(MigrationId::from);
+        self.pass_on(JobSaid::Speaker(named)).await;
+    }
+
+    /// The source's state, for the target of a handover that has not begun (SOCK-07).
+    fn tell_state(&mut self, number: u64) {
+        let spec = self.spec.clone();
+        if let Some(state) = &spec.migration_state
+            && let Some(migration_id) = &spec.migration_id
+            && self.migration.as_ref() == Some(migration_id)
+        {
+            let fields = json!({ "migrationId": migration_id, "payload": state.to_base64() });
+            self.say(number, "sourceState", None, fields);
+        }
+    }
+
+    /// Asks the speaker, or answers what was said out of order.
+    fn tell_migration(&mut self, told: ToJob) {
+        match told {
+            ToJob::In(migration) => self.migration = migration,
+            ToJob::Ask {
+                number,
+                migration_id,
+                request,
+            } => {
+                let (kind, fields) = migration::write(&migration_id, &request);
+                // Where nobody speaks any more, that is on its way to the core.
+                if let Some(speaker) = self.speaker
+                    && let Some(id) = self.say(speaker, kind, None, fields)
+                {
+                    self.asked.note(id, number);
+                }
+            }
+            ToJob::Refuse { at, code, expected } => {
+                let fields = migration::refusal(code, expected);
+                self.refuse(at.connection, at.id, code, fields);
+            }
+        }
+    }
+
+    /// Nobody speaks for the job any more: the core is told once.
+    async fn tell_silence(&mut self) {
+        if std::mem::take(&mut self.silenced) {
+            self.pass_on(JobSaid::Silent).await;
+        }
+    }
+
+    async fn pass_on(&self, said: JobSaid) {
+        self.news
+            .tell(&self.spec.start_id, RuntimeEvent::Job(said))
+            .await;
     }
 
     fn welcome(&self, service: &str) -> Value {
@@ -347,6 +442,9 @@ impl Desk {
         });
         if spec.fence > 0 {
             welcome["fence"] = spec.fence.into();
+        }
+        if let Some(migration_id) = &self.migration {
+            welcome["migrationId"] = migration_id.as_str().into();
         }
         welcome
     }
@@ -431,7 +529,10 @@ impl Desk {
     }
 
     fn error(&mut self, number: u64, re: u64, code: &str, text: &str) {
-        let fields = json!({ "text": text });
+        self.refuse(number, re, code, json!({ "text": text }));
+    }
+
+    fn refuse(&mut self, number: u64, re: u64, code: &str, fields: Value) {
         let said = self
             .conns
             .get_mut(&number)
@@ -457,6 +558,8 @@ impl Desk {
         self.silent.remove(&number);
         if self.speaker == Some(number) {
             self.speaker = None;
+            self.asked.clear();
+            self.silenced = true;
         }
     }
 

@@ -27,6 +27,10 @@ pub(crate) fn check_spec(
 ) -> Result<(), Refusal> {
     let services = spec.all_services();
     check_form(&services)?;
+    if spec.migration_state_lost {
+        let detail = "the state of the handover's source was lost on its way";
+        return refuse(RejectionCode::Migration, detail);
+    }
     if spec.leased {
         return refuse(RejectionCode::Lease, "this worker has no lease guard");
     }

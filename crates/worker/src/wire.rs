@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::common::write_ports;
-use greenroom_proto::convert::worker::{Rejection, StartOrder};
+use greenroom_proto::convert::worker::{MigrationMessage, MigrationNews, Rejection, StartOrder};
 use greenroom_proto::worker::node_controller_message::Message as Controller;
 use greenroom_proto::worker::worker_message::Message as Worker;
 use greenroom_proto::{common, worker as wire};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{JobInfo, PortMappings};
 use greenroom_types::node::{InstanceKey, RejectionCode};
-use greenroom_types::{Millis, StartId, Wall};
+use greenroom_types::{MigrationId, Millis, Payload, StartId, Wall};
 
+use crate::handover::Step;
 use crate::inventory::Load;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
 
@@ -93,14 +94,16 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
         })),
         Controller::Tags(tags) => Ok(Heard::Order(Order::Tags(tags.tags))),
         Controller::HelloResponse(_) => return Heard::Unsupported("a second hello_response"),
-        Controller::MigrationGetState(_) => return Heard::Unsupported("migration_get_state"),
-        Controller::MigrationCutoverReady(_) => {
-            return Heard::Unsupported("migration_cutover_ready");
+        Controller::MigrationGetState(it) => read_migration(it, start_id, |_, _| Step::GetState),
+        Controller::MigrationCutoverReady(it) => {
+            read_migration(it, start_id, |payload, _| Step::StopOutput(payload))
         }
-        Controller::MigrationCutoverApply(_) => {
-            return Heard::Unsupported("migration_cutover_apply");
+        Controller::MigrationCutoverApply(it) => {
+            read_migration(it, start_id, |payload, _| Step::Begin(payload))
         }
-        Controller::MigrationAbort(_) => return Heard::Unsupported("migration_abort"),
+        Controller::MigrationAbort(it) => {
+            read_migration(it, start_id, |_, reason| Step::Abort(reason))
+        }
         Controller::LeaseAnswer(_) => return Heard::Unsupported("lease_answer"),
         Controller::LeasesPaused(_) => return Heard::Unsupported("leases_paused"),
         Controller::DiscoveryAccess(_) => return Heard::Unsupported("discovery_access"),
@@ -108,6 +111,20 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
         Controller::ControlPlanes(_) => return Heard::Unsupported("control_planes"),
     };
     read.unwrap_or_else(Heard::Faulty)
+}
+
+fn read_migration(
+    order: wire::MigrationOrder,
+    start_id: Option<StartId>,
+    step: fn(Payload, String) -> Step,
+) -> Result<Heard, WireError> {
+    let key = order.job_key.ok_or_else(|| WireError::missing("job_key"))?;
+    Ok(Heard::Order(Order::Migration {
+        key: key.try_into()?,
+        start_id,
+        migration_id: MigrationId::new(order.migration_id),
+        step: step(order.payload.into(), order.reason),
+    }))
 }
 
 fn read_provision(job: wire::WorkerJob) -> Heard {
@@ -146,6 +163,9 @@ fn read_provision(job: wire::WorkerJob) -> Heard {
         leased: order.lease.is_some(),
         fence: order.fence,
         job_socket: order.job_socket || order.handover,
+        migration_id: order.migration_id,
+        migration_state: order.migration_state,
+        migration_state_lost: order.migration_state_lost,
         provides: !order.provides.is_empty(),
         export_tags: order.export_tags,
         secret_env: order.secret_env,
@@ -176,6 +196,17 @@ pub(crate) fn write_report(report: &Report, picture: &NodeInventory) -> wire::Wo
             let picture = Some(Arc::new(picture.clone()));
             let rejection = Rejection::new(report.key.clone(), *code, detail.clone(), picture);
             Worker::JobRejected((&rejection).into())
+        }
+        Said::Migration {
+            migration_id,
+            signal,
+        } => {
+            let news = MigrationNews {
+                key: report.key.clone(),
+                migration_id: migration_id.clone(),
+                signal: signal.clone(),
+            };
+            MigrationMessage::from(&news).into()
         }
         Said::Prefetched { batch_id, results } => {
             Worker::ImagesPrefetched(wire::WorkerImagesPrefetched {

@@ -158,12 +158,7 @@ async fn a_rust_job_speaks_with_its_worker_over_a_restart() {
     // Something that it says and that is refused.
     let re = job.speaker().say("sing", serde_json::json!({})).unwrap();
     let (job, event) = next(job).await;
-    let Event::Refused {
-        re: Some(answered),
-        code,
-        ..
-    } = event.unwrap()
-    else {
+    let Event::Refused(Some(answered), code, _) = event.unwrap() else {
         panic!();
     };
     assert_eq!((answered, code.as_str()), (re, "unknown_type"));

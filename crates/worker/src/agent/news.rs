@@ -3,6 +3,7 @@
 use greenroom_types::{Millis, StartId};
 
 use super::{Act, Agent, Effects, Instance, Phase, REASON_MAX, RuntimeEvent};
+use crate::handover::Input;
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::{FAILURE_GRACE, Outcome};
 use crate::order::{Info, Said};
@@ -45,6 +46,7 @@ impl Agent {
                 self.step(start_id, Phase::Running, StepRecord::Running, out);
                 let ports = self.ports(start_id);
                 self.say(&spec.key, start_id, Said::Started { ports }, out);
+                self.release_signals(start_id, out);
             }
             RuntimeEvent::Refused(refusal) if !stopping => {
                 let last = Said::Rejected {
@@ -63,6 +65,7 @@ impl Agent {
                 match outcome {
                     _ if stopping => {}
                     Outcome::Completed => {
+                        self.drive(start_id, Input::Died, out);
                         let last = Said::Stopped { completed: true };
                         self.end(start_id, last, Millis(0), true, out);
                     }
@@ -82,6 +85,7 @@ impl Agent {
             | RuntimeEvent::Refused(_)
             | RuntimeEvent::Broken(_)
             | RuntimeEvent::Failing(_)
+            | RuntimeEvent::Job(_)
             | RuntimeEvent::Removed => {}
         }
     }
@@ -89,6 +93,7 @@ impl Agent {
     /// Reports a failure at once; that nothing is left is reported when it is so (JOB-21).
     pub(super) fn fail(&mut self, start_id: &StartId, mut reason: String, out: &mut Effects) {
         reason.truncate(reason.floor_char_boundary(REASON_MAX));
+        self.drive(start_id, Input::Died, out);
         let Some(instance) = self.instances.get_mut(start_id) else {
             return;
         };

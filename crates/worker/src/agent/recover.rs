@@ -108,6 +108,12 @@ impl Agent {
                 spec: Box::new((*instance.spec).clone()),
                 reservation: Box::new(held.clone()),
             });
+            if let Some(handover) = &instance.handover {
+                records.push(Record::Handover {
+                    start_id: start_id.clone(),
+                    handover: Box::new(handover.clone()),
+                });
+            }
             let step = match &instance.phase {
                 Phase::Waiting => continue,
                 Phase::Preparing => StepRecord::Preparing,
@@ -143,6 +149,7 @@ impl Agent {
         for start_id in known {
             let state = found.remove(&start_id);
             self.reconcile_one(&start_id, state, out);
+            self.resume_migration(&start_id, out);
         }
         for start_id in found.into_keys() {
             out.act.push(Act::Remove(start_id));
@@ -218,12 +225,7 @@ impl Agent {
                 let spec: Arc<StartSpec> = Arc::from(spec);
                 self.room.hold(spec.start_id.clone(), *reservation);
                 let start_id = spec.start_id.clone();
-                let instance = Instance {
-                    spec,
-                    phase: Phase::Waiting,
-                    failed: None,
-                };
-                self.instances.insert(start_id, instance);
+                self.instances.insert(start_id, Instance::new(spec));
             }
             Record::Step { start_id, step } => {
                 if let Some(instance) = self.instances.get_mut(&start_id) {
@@ -266,6 +268,14 @@ impl Agent {
                     instance.failed = Some(reason.clone());
                 }
                 self.outbox.restore(report);
+            }
+            Record::Handover { start_id, handover } => {
+                if let Some(instance) = self.instances.get_mut(&start_id) {
+                    instance.handover = Some(handover.remembered());
+                }
+            }
+            Record::Forgotten { id } => {
+                self.outbox.forget(id);
             }
             Record::Acked { id } => {
                 self.outbox.ack(id);

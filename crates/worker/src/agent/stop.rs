@@ -33,10 +33,12 @@ impl Agent {
         cause: StopCause,
         out: &mut Effects,
     ) {
-        let Some(instance) = self.instances.get(start_id) else {
+        let Some(instance) = self.instances.get_mut(start_id) else {
             return;
         };
         let stopped = Said::Stopped { completed: false };
+        // Whatever it was in, it is out of it by somebody's will.
+        instance.handover = None;
         match &instance.phase {
             Phase::Waiting => {
                 self.end(start_id, stopped, grace, true, out);

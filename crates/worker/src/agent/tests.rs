@@ -2,6 +2,7 @@
 
 use greenroom_types::inventory::Disk;
 use greenroom_types::job::{Container, HostPort, PortMapping, Service};
+use greenroom_types::stream::MigrationSignal;
 
 use super::*;
 use crate::lifecycle::Failure;
@@ -23,14 +24,15 @@ fn settings() -> Settings {
     Settings {
         runtime: RuntimeKind::Process,
         host_paths: Vec::new(),
+        migration_step: Millis(30_000),
     }
 }
 
-fn key(job: &str) -> InstanceKey {
+pub(super) fn key(job: &str) -> InstanceKey {
     InstanceKey::new(job.into(), "primary".into())
 }
 
-fn spec(job: &str, start_id: &str) -> StartSpec {
+pub(super) fn spec(job: &str, start_id: &str) -> StartSpec {
     let container = Container::Process {
         command: vec!["run".to_owned()],
         directory: String::new(),
@@ -55,13 +57,13 @@ fn spec(job: &str, start_id: &str) -> StartSpec {
 }
 
 /// Plays the journal as well: what is persisted can be recovered from at any moment.
-struct Play {
-    agent: Agent,
+pub(super) struct Play {
+    pub(super) agent: Agent,
     journal: Vec<Record>,
 }
 
 impl Play {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::recovered(Vec::new(), "boot-1").0
     }
     fn recovered(journal: Vec<Record>, boot: &str) -> (Self, Effects) {
@@ -81,7 +83,7 @@ impl Play {
         (play, out)
     }
     /// Ends as by kill -9 and comes back.
-    fn restart(self, boot: &str, found: &[(&str, FoundState)]) -> (Self, Vec<Act>) {
+    pub(super) fn restart(self, boot: &str, found: &[(&str, FoundState)]) -> (Self, Vec<Act>) {
         let (mut play, mut out) = Self::recovered(self.journal, boot);
         let found = found.iter().map(|(start_id, state)| Found {
             start_id: (*start_id).into(),
@@ -91,19 +93,19 @@ impl Play {
         play.journal.extend(out.persist);
         (play, out.act)
     }
-    fn tell(&mut self, event: Event) -> Vec<Act> {
+    pub(super) fn tell(&mut self, event: Event) -> Vec<Act> {
         let mut out = Effects::default();
         self.agent.handle(event, &mut out);
         self.journal.extend(out.persist);
         out.act
     }
-    fn provision(&mut self, spec: &StartSpec) -> Vec<Act> {
+    pub(super) fn provision(&mut self, spec: &StartSpec) -> Vec<Act> {
         self.tell(Event::Order(Order::Provision(Box::new(spec.clone()))))
     }
-    fn runtime(&mut self, start_id: &str, event: RuntimeEvent) -> Vec<Act> {
+    pub(super) fn runtime(&mut self, start_id: &str, event: RuntimeEvent) -> Vec<Act> {
         self.tell(Event::Runtime(start_id.into(), event))
     }
-    fn stop(&mut self, job: &str, start_id: &str, grace: u64) -> Vec<Act> {
+    pub(super) fn stop(&mut self, job: &str, start_id: &str, grace: u64) -> Vec<Act> {
         let start_id = Some(start_id.into()).filter(|id: &StartId| !id.is_empty());
         self.tell(Event::Order(Order::Stop {
             key: key(job),
@@ -112,7 +114,7 @@ impl Play {
             cause: StopCause::User,
         }))
     }
-    fn run(&mut self, spec: &StartSpec) {
+    pub(super) fn run(&mut self, spec: &StartSpec) {
         let id = spec.start_id.as_str();
         self.provision(spec);
         self.runtime(id, RuntimeEvent::Prepared);
@@ -129,7 +131,7 @@ impl Play {
 }
 
 /// The acts in short: what is told about whom, and what is done to whom.
-fn short(acts: &[Act]) -> Vec<String> {
+pub(super) fn short(acts: &[Act]) -> Vec<String> {
     acts.iter()
         .map(|act| match act {
             Act::Prepare(id) => format!("prepare {id}"),
@@ -138,6 +140,19 @@ fn short(acts: &[Act]) -> Vec<String> {
             Act::Configure(id) => format!("configure {id}"),
             Act::Remove(id) => format!("remove {id}"),
             Act::Attach(id) => format!("attach {id}"),
+            Act::Job(
+                id,
+                ToJob::Ask {
+                    number,
+                    migration_id,
+                    ..
+                },
+            ) => {
+                format!("job {id} ask {number} {migration_id}")
+            }
+            Act::Job(id, ToJob::Refuse { code, .. }) => format!("job {id} refuse {code}"),
+            Act::Job(id, ToJob::In(migration)) => format!("job {id} in {migration:?}"),
+            Act::Remind(_, after) => format!("remind {}", after.0),
             Act::Info(info) => format!("info {}", info.start_id),
             Act::Prefetch { batch_id, .. } => format!("prefetch {batch_id}"),
             Act::Leave { park } => format!("leave park={park}"),
@@ -148,11 +163,26 @@ fn short(acts: &[Act]) -> Vec<String> {
                 Said::Stopped { completed: true } => format!("say {start_id} completed"),
                 Said::Stopped { completed: false } => format!("say {start_id} stopped"),
                 Said::Failed { reason } => format!("say {start_id} failed {reason}"),
+                Said::Migration {
+                    migration_id,
+                    signal,
+                } => format!("say {start_id} {migration_id} {}", signal_word(signal)),
                 Said::Prefetched { batch_id, .. } => format!("say prefetched {batch_id}"),
                 Said::Rejected { code, .. } => format!("say {start_id} rejected {code:?}"),
             },
         })
         .collect()
+}
+
+fn signal_word(signal: &MigrationSignal) -> String {
+    match signal {
+        MigrationSignal::State(_) => "state".to_owned(),
+        MigrationSignal::Refused(reason) => format!("refused {reason}"),
+        MigrationSignal::TargetReady(_) => "ready".to_owned(),
+        MigrationSignal::SourceStoppedOutput(_) => "stopped".to_owned(),
+        MigrationSignal::TargetApplied(_) => "applied".to_owned(),
+        MigrationSignal::Aborted { side, reason } => format!("aborted {side} {reason}"),
+    }
 }
 
 // spec: WORK-10

@@ -6,6 +6,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::*;
+use crate::handover::{Answer, Request};
 
 /// A test that waits longer than this for a message is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,7 +37,7 @@ impl World {
             job_socket: true,
             ..StartSpec::default()
         });
-        sockets.open(&spec, true).unwrap();
+        sockets.open(&spec, true, None).unwrap();
         Self {
             sockets,
             news: receiver,
@@ -64,6 +65,7 @@ impl World {
         let mut job = self.connect().await;
         job.hello(service, wants).await;
         assert_eq!(job.next().await["type"], "welcome");
+        assert_eq!(job.next().await["type"], "fence");
         job
     }
 
@@ -71,6 +73,17 @@ impl World {
         let news = tokio::time::timeout(PATIENCE, self.news.recv()).await;
         match news.unwrap().unwrap() {
             (start_id, RuntimeEvent::Info(kind)) if start_id == self.spec.start_id => kind,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl World {
+    /// What the core hears of the job's words.
+    async fn heard(&mut self) -> JobSaid {
+        let news = tokio::time::timeout(PATIENCE, self.news.recv()).await;
+        match news.unwrap().unwrap() {
+            (start_id, RuntimeEvent::Job(said)) if start_id == self.spec.start_id => said,
             other => panic!("{other:?}"),
         }
     }
@@ -141,7 +154,7 @@ async fn the_socket_is_for_everybody_in_a_directory_that_cannot_be_listed() {
         job_socket: false,
         ..(*world.spec).clone()
     });
-    world.sockets.open(&without, false).unwrap();
+    world.sockets.open(&without, false, None).unwrap();
     assert!(!dir.exists());
 }
 
@@ -230,10 +243,6 @@ async fn unknown_types_are_answered_and_bad_lines_end_the_connection() {
     let mut job = world.greeted("a", &[]).await;
     job.say(json!({"type": "sing", "other": 1})).await;
     assert_eq!(job.code().await, "unknown_type");
-    for kind in ["ready", "failed"] {
-        job.say(json!({"type": kind, "migrationId": "m"})).await;
-        assert_eq!(job.code().await, "wrong_migration");
-    }
     job.raw(b"{\"type\":\"status\",\"id\":1}\n").await;
     assert_eq!(job.closed_with().await, "bad_line");
     for bad in [
@@ -410,9 +419,144 @@ async fn after_a_restart_the_same_directory_is_served_again() {
     world.sockets.open.clear();
     assert_eq!(job.next().await, Value::Null);
     let spec = world.spec.clone();
-    world.sockets.open(&spec, false).unwrap();
+    world.sockets.open(&spec, false, None).unwrap();
     assert_eq!(number(&dir), before);
     let mut job = world.connect().await;
     job.hello("a", &[]).await;
     assert_eq!(job.next().await["prepared"], false);
+}
+
+fn ask(number: u64, request: Request) -> ToJob {
+    ToJob::Ask {
+        number,
+        migration_id: "m".into(),
+        request,
+    }
+}
+
+// spec: SOCK-06, SOCK-07, SOCK-09
+#[tokio::test]
+async fn the_speaker_is_asked_and_its_answers_find_their_requests() {
+    let mut world = World::new();
+    let start_id = world.spec.start_id.clone();
+    let mut listener = world.greeted("b", &[]).await;
+    let mut job = world.greeted("a", &["handover"]).await;
+    assert_eq!(world.heard().await, JobSaid::Speaker(None));
+    let request = Request::StopOutput(b"\x00\xff".into());
+    world.sockets.migration(&start_id, ask(5, request));
+    let asked = job.next().await;
+    assert_eq!(
+        (&asked["type"], &asked["migrationId"], &asked["at"]),
+        (&json!("stopOutput"), &json!("m"), &json!("AP8="))
+    );
+    // Only who was asked may answer.
+    let answer = json!({"type": "stoppedOutput", "re": asked["id"], "payload": "/w=="});
+    listener.say(answer.clone()).await;
+    assert_eq!(listener.code().await, "not_speaker");
+    job.say(answer.clone()).await;
+    let JobSaid::Answer {
+        to, answer: told, ..
+    } = world.heard().await
+    else {
+        panic!();
+    };
+    assert_eq!(to, Some(5));
+    assert_eq!(told, Answer::StoppedOutput(b"\xff".into()));
+    // What answers nothing that was asked is told to the core as that, and refused where it was said.
+    let mut stray = answer.clone();
+    stray["re"] = 99.into();
+    job.say(stray).await;
+    let JobSaid::Answer { to: None, at, .. } = world.heard().await else {
+        panic!();
+    };
+    let refusal = ToJob::Refuse {
+        at,
+        code: "wrong_step",
+        expected: "ready",
+    };
+    world.sockets.migration(&start_id, refusal);
+    let error = job.next().await;
+    assert_eq!(
+        (&error["code"], &error["re"], &error["expected"]),
+        (
+            &json!("wrong_step"),
+            &(job.next - 1).into(),
+            &json!("ready")
+        )
+    );
+    let mut bad = answer;
+    bad["payload"] = "not base64".into();
+    job.say(bad).await;
+    assert_eq!(job.code().await, "bad_payload");
+}
+
+// spec: SOCK-05, SOCK-12
+#[tokio::test]
+async fn a_speaker_that_comes_back_names_its_migration_and_its_absence_is_told() {
+    let mut world = World::new();
+    let start_id = world.spec.start_id.clone();
+    let job = world.greeted("a", &["handover"]).await;
+    assert_eq!(world.heard().await, JobSaid::Speaker(None));
+    world
+        .sockets
+        .migration(&start_id, ToJob::In(Some("m".into())));
+    world
+        .sockets
+        .migration(&start_id, ask(1, Request::GetState));
+    drop(job);
+    assert_eq!(world.heard().await, JobSaid::Silent);
+    let mut job = world.connect().await;
+    job.say(json!({
+        "type": "hello", "versions": [1], "service": "a", "wants": ["handover"], "migrationId": "m",
+    }))
+    .await;
+    assert_eq!(job.next().await["migrationId"], "m");
+    assert_eq!(world.heard().await, JobSaid::Speaker(Some("m".into())));
+    // One that takes its place is told of, without a silence between the two.
+    let _next = world.greeted("a", &["handover"]).await;
+    assert_eq!(world.heard().await, JobSaid::Speaker(None));
+}
+
+// spec: SOCK-07
+#[tokio::test]
+async fn the_target_of_a_handover_is_given_the_state_of_its_source() {
+    let mut world = World::new();
+    let spec = Arc::new(StartSpec {
+        start_id: "s2".into(),
+        migration_id: Some("m".into()),
+        migration_state: Some(b"state".into()),
+        ..(*world.spec).clone()
+    });
+    world.sockets.open(&spec, false, Some("m".into())).unwrap();
+    world.spec = spec;
+    let mut job = world.connect().await;
+    job.hello("a", &["handover"]).await;
+    assert_eq!(job.next().await["migrationId"], "m");
+    assert_eq!(job.next().await["type"], "fence");
+    let state = job.next().await;
+    assert_eq!(
+        (&state["type"], &state["migrationId"], &state["payload"]),
+        (&json!("sourceState"), &json!("m"), &json!("c3RhdGU="))
+    );
+    // Once it is over there is nothing to take over from.
+    let start_id = world.spec.start_id.clone();
+    world.sockets.migration(&start_id, ToJob::In(None));
+    let mut listener = world.connect().await;
+    listener.hello("b", &[]).await;
+    let welcome = listener.next().await;
+    assert!(welcome["migrationId"].is_null(), "{welcome}");
+}
+
+// spec: SOCK-16
+#[tokio::test]
+async fn the_fencing_number_is_told_at_hello() {
+    let world = World::new();
+    let mut job = world.connect().await;
+    job.hello("a", &[]).await;
+    assert_eq!(job.next().await["fence"], 7);
+    let fence = job.next().await;
+    assert_eq!(
+        (&fence["type"], &fence["value"]),
+        (&json!("fence"), &json!(7))
+    );
 }
