@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Slot role of the instance.
 pub const RUNTIME_ROLE: &str = "NORSK_RUNTIME_ROLE";
@@ -20,6 +21,8 @@ pub const START_ID: &str = "GREENROOM_START_ID";
 pub const FENCE: &str = "GREENROOM_FENCE";
 /// Service within the job.
 pub const SERVICE: &str = "GREENROOM_SERVICE";
+/// Path of the job socket, if the job has one.
+pub const JOB_SOCKET: &str = "GREENROOM_JOB_SOCKET";
 /// Prefix; followed by a container port, its value is the host port to bind instead.
 pub const PORT_PREFIX: &str = "GREENROOM_PORT_";
 
@@ -40,6 +43,8 @@ pub struct JobEnv {
     pub fence: Option<u64>,
     /// [`SERVICE`].
     pub service: Option<String>,
+    /// [`JOB_SOCKET`].
+    pub job_socket: Option<PathBuf>,
     /// Host port by container port, from [`PORT_PREFIX`].
     pub ports: BTreeMap<u16, u16>,
 }
@@ -81,6 +86,7 @@ impl JobEnv {
                 NODE_ID => env.node_id = Some(value),
                 START_ID => env.start_id = Some(value),
                 SERVICE => env.service = Some(value),
+                JOB_SOCKET => env.job_socket = Some(value.into()),
                 FENCE => env.fence = Some(number(&name, &value, "a whole number")?),
                 _ => {
                     let container_port = name.strip_prefix(PORT_PREFIX).map(str::parse::<u16>);
@@ -135,6 +141,7 @@ mod tests {
             ("GREENROOM_PORT_8080", "31000"),
             ("GREENROOM_PORT_SPARE", "ignored"),
             ("GREENROOM_SERVICE", ""),
+            ("GREENROOM_JOB_SOCKET", "/run/greenroom/job.sock"),
             ("HOME", "/root"),
         ])
         .unwrap();
@@ -142,6 +149,7 @@ mod tests {
         assert_eq!(env.role.as_deref(), Some("primary@2"));
         assert_eq!(env.fence, Some(4_294_967_303));
         assert_eq!(env.service, None);
+        assert_eq!(env.job_socket, Some("/run/greenroom/job.sock".into()));
         assert_eq!(
             env.mapped("0.0.0.0:8080".parse().unwrap()),
             "0.0.0.0:31000".parse().unwrap()

@@ -1,5 +1,7 @@
 //! `greenroom demo`: a story with real processes on loopback and a probe that watches.
 
+mod moves;
+
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -7,6 +9,7 @@ use greenroom_auto::{AutoManager, Heard};
 use greenroom_manager::StatusLog;
 use greenroom_media::probe::{self, Event, ProbeHandle};
 use greenroom_policy::effect::{Callback, PlacementContext};
+use greenroom_policy::migration::Strategy;
 use greenroom_sdk::types::bundle::Bundle;
 use greenroom_sdk::types::{JobId, NodeId};
 use serde::Serialize;
@@ -42,6 +45,12 @@ enum Story {
         #[arg(long)]
         json: bool,
     },
+    /// A channel moves between two workers and hands over at a number: no packet is lost or repeated.
+    Handover(moves::Moves),
+    /// A channel moves and is sent by both workers for a moment: no packet is lost.
+    Overlap(moves::Moves),
+    /// A channel is stopped on one worker and started, prepared, on the other: how long is the gap?
+    StopThenStart(moves::Moves),
 }
 
 /// How a demonstration is shown.
@@ -82,6 +91,9 @@ impl DemoArgs {
     pub(crate) async fn run(self, status_log: StatusLog) -> Outcome {
         match self.story {
             Story::Failover { json } => failover(Demo::new(json), status_log).await,
+            Story::Handover(moves) => moves.run(Strategy::Handover, status_log).await,
+            Story::Overlap(moves) => moves.run(Strategy::Overlap, status_log).await,
+            Story::StopThenStart(moves) => moves.run(Strategy::StopThenStart, status_log).await,
         }
     }
 }
@@ -146,19 +158,32 @@ impl Port {
 
 /// Stages the failover; fails unless the production came back.
 pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
+    let story = async |time: &Timeline, system: &mut System| tell_failover(time, system).await;
+    stage(demo, 3, LIMIT, status_log, story).await
+}
+
+/// Starts an installation of so many workers, tells a story on it within a time, and ends it without
+/// a trace.
+async fn stage(
+    demo: Demo,
+    workers: u32,
+    limit: Duration,
+    status_log: StatusLog,
+    story: impl AsyncFnOnce(&Timeline, &mut System) -> Outcome,
+) -> Outcome {
     let folder = std::env::temp_dir().join(format!("greenroom-demo-{}", std::process::id()));
     let time = Timeline {
         begun: Instant::now(),
         output: demo.output,
     };
-    let starting = "Manager, control plane and 3 workers on this machine";
-    time.tell("starting", starting)?;
+    let starting = format!("Manager, control plane and {workers} workers on this machine");
+    time.tell("starting", &starting)?;
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let plan = Plan {
         data: folder.clone(),
         listen: any,
         control: any,
-        workers: 3,
+        workers,
         runtime: Runtime::Process,
         keep: false,
         settings: None,
@@ -178,8 +203,8 @@ pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
         }
     };
     let told = tokio::select! {
-        told = tokio::time::timeout(LIMIT, tell_failover(&time, &mut system)) => told.unwrap_or_else(|_| {
-            Err(Failure::failed(format!("the production is not back after {} s", LIMIT.as_secs())))
+        told = tokio::time::timeout(limit, story(&time, &mut system)) => told.unwrap_or_else(|_| {
+            Err(Failure::failed(format!("the story has not ended after {} s", limit.as_secs())))
         }),
         () = signals.recv() => Err(Failure::failed("interrupted")),
     };

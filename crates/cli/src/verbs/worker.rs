@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use greenroom_auth::Secret;
+use greenroom_sdk::types::Millis;
 use greenroom_sdk::types::inventory::Capability;
 use greenroom_worker::{Config, Ending, Error, RuntimeChoice, Worker as Agent};
 
@@ -104,6 +105,9 @@ struct Run {
     /// Path below which jobs may mount host paths; may be repeated.
     #[arg(long = "host-path", value_name = "PATH")]
     host_paths: Vec<PathBuf>,
+    /// How long a job may take over a step of a handover, in milliseconds.
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    migration_step_ms: u64,
     /// At SIGTERM stop the jobs and say goodbye, instead of leaving them running.
     #[arg(long)]
     leave: bool,
@@ -191,6 +195,7 @@ impl Run {
         config.utilization_cap = self.utilization_cap;
         config.az = self.az;
         config.host_paths = self.host_paths;
+        config.migration_step = Millis(self.migration_step_ms);
         // Caught before anything is taken on: what is told meanwhile is done afterwards.
         let mut signals = Signals::install()?;
         let mut hangup = Hangup::install()?;

@@ -1,8 +1,7 @@
 //! Faults a test card can be told to have, as data (MEDIA-03).
 //!
-//! `KIND[:ARGUMENT]@AFTER`, counted from the start of sending. The plan is pure; what a fault
-//! does to the process is done by the sender thread. The faults of a handover have no effect
-//! without the job socket, so they are refused instead of ignored.
+//! `KIND[:ARGUMENT]@AFTER`, counted from the start of sending; those of a handover have no time. The
+//! plan is pure; what a fault does to the process is done by the sender thread, or on the job socket.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +20,10 @@ pub enum FaultKind {
     Crash,
     /// Stays alive and does nothing: no packets, no HTTP answers, deaf to SIGTERM.
     Hang,
+    /// Refuses to hand over.
+    RefuseHandover,
+    /// Takes so long over ending its output in a handover.
+    SlowHandover(Duration),
 }
 
 /// One fault and when it begins; it then lasts.
@@ -36,16 +39,10 @@ pub struct Fault {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
     /// Not of the known forms.
-    #[error("`{text}` is not a fault: write black@10s, late:80ms@20s, crash@30s or hang@30s")]
-    Unknown {
-        /// The text as given.
-        text: String,
-    },
-    /// A fault of a handover.
     #[error(
-        "fault `{text}` acts on a handover, which this test card cannot take part in: it needs the job socket"
+        "`{text}` is not a fault: write black@10s, late:80ms@20s, crash@30s, hang@30s, refuse-handover or slow-handover:5s"
     )]
-    NeedsJobSocket {
+    Unknown {
         /// The text as given.
         text: String,
     },
@@ -90,6 +87,7 @@ pub(super) fn active(faults: &[Fault], elapsed: Duration) -> Active {
             FaultKind::Late(_) => {}
             FaultKind::Crash => active.end = Some(End::Crash),
             FaultKind::Hang => active.end = active.end.or(Some(End::Hang)),
+            FaultKind::RefuseHandover | FaultKind::SlowHandover(_) => {}
         }
     }
     active
@@ -119,18 +117,20 @@ impl FromStr for Fault {
             None => (what, None),
         };
         let kind = match (name, argument) {
-            ("refuse-handover" | "slow-handover", _) => {
-                return Err(FaultError::NeedsJobSocket {
-                    text: text.to_owned(),
-                });
-            }
+            ("refuse-handover", None) => FaultKind::RefuseHandover,
+            ("slow-handover", Some(slow)) => FaultKind::SlowHandover(time(slow)?),
             ("black", None) => FaultKind::Black,
             ("late", Some(delay)) => FaultKind::Late(time(delay)?),
             ("crash", None) => FaultKind::Crash,
             ("hang", None) => FaultKind::Hang,
             _ => return Err(unknown()),
         };
-        let after = time(after.ok_or_else(unknown)?)?;
+        let is_of_handover = matches!(kind, FaultKind::RefuseHandover | FaultKind::SlowHandover(_));
+        let after = match after {
+            None if is_of_handover => Duration::ZERO,
+            Some(after) if !is_of_handover => time(after)?,
+            _ => return Err(unknown()),
+        };
         Ok(Self { kind, after })
     }
 }
@@ -143,6 +143,10 @@ impl fmt::Display for Fault {
             FaultKind::Late(delay) => write!(f, "late:{}@{after}", duration::format(delay)),
             FaultKind::Crash => write!(f, "crash@{after}"),
             FaultKind::Hang => write!(f, "hang@{after}"),
+            FaultKind::RefuseHandover => f.write_str("refuse-handover"),
+            FaultKind::SlowHandover(slow) => {
+                write!(f, "slow-handover:{}", duration::format(slow))
+            }
         }
     }
 }
@@ -157,7 +161,14 @@ mod tests {
 
     #[test]
     fn faults_are_read_and_written() {
-        for text in ["black@10s", "late:80ms@20s", "crash@30s", "hang@1m"] {
+        for text in [
+            "black@10s",
+            "late:80ms@20s",
+            "crash@30s",
+            "hang@1m",
+            "refuse-handover",
+            "slow-handover:5s",
+        ] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
         for text in ["", "black", "late@5s", "black:1s@5s", "fade@5s"] {
@@ -170,12 +181,9 @@ mod tests {
             "black@5".parse::<Fault>(),
             Err(FaultError::Time { .. })
         ));
-        for text in ["refuse-handover", "slow-handover:5s"] {
+        for text in ["refuse-handover@5s", "slow-handover", "slow-handover:5s@1s"] {
             let error = text.parse::<Fault>().unwrap_err();
-            assert!(
-                error.to_string().contains("needs the job socket"),
-                "{error}"
-            );
+            assert!(matches!(error, FaultError::Unknown { .. }), "{text}");
         }
     }
 

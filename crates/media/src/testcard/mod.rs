@@ -3,10 +3,10 @@
 //! [`run`] is the whole command: it sends until SIGTERM or SIGINT and then ends after the packet
 //! in hand. [`start`] gives the same as a handle inside another program.
 //!
-//! It does not speak the job socket: it takes no part in a cooperative handover, and the faults
-//! of one are refused.
+//! Where it has a job socket it takes part in cooperative handovers ([`handover`]).
 
 mod fault;
+mod handover;
 mod http;
 mod pacer;
 mod sender;
@@ -14,13 +14,15 @@ mod sender;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
 pub use self::fault::{Fault, FaultError, FaultKind};
-use self::sender::{Progress, Sender};
+use self::handover::{Desk, Mood, Parts};
+use self::sender::{Command, Progress, Sender};
 use crate::env::JobEnv;
 use crate::packet::{self, EncodeError, TestPacket};
 use crate::rate::Rate;
@@ -62,6 +64,8 @@ pub struct Config {
     pub start_id: Option<String>,
     /// Fencing number, if leased.
     pub fence: Option<u64>,
+    /// Path of the job socket, if it has one.
+    pub job_socket: Option<PathBuf>,
 }
 
 /// What a test card is doing.
@@ -70,6 +74,8 @@ pub struct Config {
 pub enum State {
     /// One packet per tick, on time.
     Sending,
+    /// In a handover: the other side sends.
+    Holding,
     /// Fault: packets go out later than due.
     Late,
     /// Fault: nothing is sent.
@@ -158,6 +164,15 @@ pub enum Error {
     /// SIGTERM cannot be caught or the sending thread cannot be started.
     #[error("cannot set up the process")]
     Process(#[source] io::Error),
+    /// Whether it may send is not known without it.
+    #[error("the job socket {} cannot be used", path.display())]
+    JobSocket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: greenroom_job::Error,
+    },
     /// The sending thread ended without being asked.
     #[error("the sending thread died")]
     SenderDied,
@@ -167,7 +182,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Testcard {
     source: StatusSource,
-    stop: mpsc::Sender<()>,
+    commands: mpsc::Sender<Command>,
     ended: oneshot::Receiver<()>,
     http: Option<http::Server>,
 }
@@ -229,7 +244,11 @@ pub async fn start(config: Config) -> Result<Testcard, Error> {
             Some(server.map_err(|source| Error::Http { address, source })?)
         }
     };
-    let (stop, stop_seen) = mpsc::channel();
+    let desk = match &config.job_socket {
+        None => None,
+        Some(path) => Some(open_desk(path.clone(), config.service.clone()).await?),
+    };
+    let (commands, told) = mpsc::channel();
     let (ended, ended_seen) = oneshot::channel();
     let sender = Sender {
         rate: config.rate,
@@ -241,19 +260,55 @@ pub async fn start(config: Config) -> Result<Testcard, Error> {
         targets,
         faults: config.faults,
         progress,
-        stop: stop_seen,
+        holds: desk.as_ref().is_some_and(Desk::is_target),
+        commands: told,
         ended,
     };
+    if let Some(desk) = desk {
+        let parts = Parts {
+            channel: sender.channel.clone(),
+            rate: sender.rate,
+            mood: mood(&sender.faults),
+            commands: commands.clone(),
+            progress: source.progress.clone(),
+        };
+        std::thread::Builder::new()
+            .name("testcard-socket".to_owned())
+            .spawn(move || desk.run(parts))
+            .map_err(Error::Process)?;
+    }
     std::thread::Builder::new()
         .name("testcard".to_owned())
         .spawn(move || sender.run())
         .map_err(Error::Process)?;
     Ok(Testcard {
         source,
-        stop,
+        commands,
         ended: ended_seen,
         http,
     })
+}
+
+async fn open_desk(path: PathBuf, service: Option<String>) -> Result<Desk, Error> {
+    let service = service.unwrap_or_default();
+    let told = path.clone();
+    let connected = tokio::task::spawn_blocking(move || Desk::connect(&told, &service)).await;
+    match connected {
+        Ok(desk) => desk.map_err(|source| Error::JobSocket { path, source }),
+        Err(error) => Err(Error::Process(io::Error::other(error))),
+    }
+}
+
+fn mood(faults: &[Fault]) -> Mood {
+    let mut mood = Mood::default();
+    for fault in faults {
+        match fault.kind {
+            FaultKind::RefuseHandover => mood.refuses = true,
+            FaultKind::SlowHandover(slow) => mood.slow = Some(slow),
+            _ => {}
+        }
+    }
+    mood
 }
 
 /// The SSRC of an instance: 32-bit FNV-1a over the start id's text.
@@ -285,6 +340,7 @@ impl Config {
             node_id: None,
             start_id: None,
             fence: None,
+            job_socket: None,
         }
     }
 
@@ -306,6 +362,9 @@ impl Config {
         fill(&mut self.node_id, &env.node_id);
         fill(&mut self.start_id, &env.start_id);
         self.fence = self.fence.or(env.fence);
+        if self.job_socket.is_none() {
+            self.job_socket.clone_from(&env.job_socket);
+        }
         self.http = self.http.map(|address| env.mapped(address));
         self
     }
@@ -317,6 +376,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sending => "sending",
+            Self::Holding => "holding",
             Self::Late => "late",
             Self::Black => "black",
             Self::Hung => "hung",
@@ -361,9 +421,16 @@ impl Testcard {
     /// Ends after the packet in hand and says what was sent. Never comes back from a hung one.
     pub async fn stop(mut self) -> Result<Status, Error> {
         // The thread may be gone already; then the next line says so.
-        let _ = self.stop.send(());
+        let _ = self.commands.send(Command::Stop);
         (&mut self.ended).await.map_err(|_| Error::SenderDied)?;
         Ok(self.status())
+    }
+}
+
+impl Drop for Testcard {
+    fn drop(&mut self) {
+        // The desk's thread can tell it something as long as it lives, so it must be told.
+        let _ = self.commands.send(Command::Stop);
     }
 }
 

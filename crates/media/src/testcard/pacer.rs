@@ -13,6 +13,9 @@ use crate::rate::Rate;
 /// the other copies of the channel are at the new time, and waiting would be an outage.
 pub(super) const STEP_BACK_WAITED_OUT: Duration = Duration::from_secs(2);
 
+/// How much a target of a handover catches up with.
+const CATCH_UP_MAX: Duration = Duration::from_secs(30);
+
 /// What to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -31,6 +34,8 @@ pub(super) struct Pacer {
     /// The last number sent, or the one whose instant was over when the first call came.
     last: Option<u64>,
     has_sent: bool,
+    /// Numbers that are due are sent one by one until it is at the present.
+    catches_up: bool,
 }
 
 // === impl Pacer ===
@@ -41,7 +46,25 @@ impl Pacer {
             rate,
             last: None,
             has_sent: false,
+            catches_up: false,
         }
+    }
+
+    /// Goes on after the number at which another sender ended: with the very next one, and with all
+    /// that are due, so that a handover leaves none out. After a longer break than a viewer can make
+    /// up for it goes on at the present.
+    pub(super) fn begin_after(&mut self, last: u64, wall_ns: u64) {
+        let due = self.rate.number_at(wall_ns);
+        let oldest = self
+            .rate
+            .number_at(wall_ns.saturating_sub(CATCH_UP_MAX.as_nanos() as u64));
+        (self.last, self.has_sent) = (Some(last.max(oldest)), true);
+        self.catches_up = due > last;
+    }
+
+    /// The last number sent, or the present one before the first.
+    pub(super) fn last(&self, wall_ns: u64) -> u64 {
+        self.last.unwrap_or_else(|| self.rate.number_at(wall_ns))
     }
 
     /// What to do at a wall time, if everything is to go out `delay` after it is due.
@@ -51,6 +74,12 @@ impl Pacer {
         let due = self.rate.number_at(media_ns);
         // The first packet is the first one whose instant can still be met.
         let last = *self.last.get_or_insert(due);
+        if due > last && self.catches_up {
+            let number = last + 1;
+            self.catches_up = number < due;
+            self.last = Some(number);
+            return Step::Send { number, skipped: 0 };
+        }
         if due > last {
             self.last = Some(due);
             // Before the first packet there is nothing that it could be a gap in.
@@ -207,5 +236,46 @@ mod tests {
                 skipped: 0
             }
         );
+    }
+
+    // Goal: what the source ended with is gone on with, nothing left out and nothing twice. Method: the
+    // target hears of it late, early, and far too late.
+    // spec: MEDIA-03
+    #[test]
+    fn a_target_goes_on_after_the_last_number_of_its_source() {
+        let sends = |last: u64, at: u64, calls: usize| {
+            let (mut pacer, _) = pacer();
+            pacer.begin_after(last, at);
+            let step = |_| match pacer.next(at, NO_DELAY) {
+                Step::Send { number, skipped } => (number, skipped),
+                other => panic!("{other:?}"),
+            };
+            (0..calls).map(step).collect::<Vec<_>>()
+        };
+        let (_, n) = pacer();
+        // Three numbers were due while the news was under way.
+        assert_eq!(
+            sends(n, NOW + 65 * MS, 3),
+            [(n + 1, 0), (n + 2, 0), (n + 3, 0)]
+        );
+        let (mut early, n) = pacer();
+        early.begin_after(n, NOW + 5 * MS);
+        let until_ns = NOW + 20 * MS;
+        assert_eq!(early.next(NOW + 5 * MS, NO_DELAY), Step::Wait { until_ns });
+        let send = Step::Send {
+            number: n + 1,
+            skipped: 0,
+        };
+        assert_eq!(early.next(until_ns, NO_DELAY), send);
+        // Caught up, it is a sender like any other: late, it leaves out.
+        let send = Step::Send {
+            number: n + 4,
+            skipped: 2,
+        };
+        assert_eq!(early.next(NOW + 80 * MS, NO_DELAY), send);
+        let hour = NOW + 3_600_000 * MS;
+        let rate = Rate::default();
+        let present = rate.number_at(hour);
+        assert_eq!(sends(n, hour, 1), [(present - 1_500 + 1, 0)]);
     }
 }

@@ -5,7 +5,7 @@
 //! whatever else its runtime does; the interval between packets is what this program is for.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{oneshot, watch};
@@ -31,6 +31,21 @@ pub(super) struct Progress {
     pub(super) last_error: Option<String>,
 }
 
+/// What the sender is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// End after the packet in hand.
+    Stop,
+    /// End the output after a packet, not before the one in front of `from`; the answer is its number.
+    EndOutput { from: u64, reply: mpsc::Sender<u64> },
+    /// Begin the output after this number; the answer is the first one.
+    BeginOutput { last: u64, reply: mpsc::Sender<u64> },
+    /// Send nothing.
+    HoldOutput { reply: mpsc::Sender<u64> },
+    /// Send again, at the present number.
+    ResumeOutput { reply: mpsc::Sender<u64> },
+}
+
 /// Everything the thread needs; it owns it.
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -43,8 +58,10 @@ pub(super) struct Sender {
     pub(super) targets: Vec<(SocketAddr, UdpSocket)>,
     pub(super) faults: Vec<Fault>,
     pub(super) progress: watch::Sender<Progress>,
-    /// A message, or the other end going away, ends the sender after the packet in hand.
-    pub(super) stop: Receiver<()>,
+    /// The output is held until a command begins it.
+    pub(super) holds: bool,
+    /// What it is told. That nobody can tell it anything any more ends it after the packet in hand.
+    pub(super) commands: Receiver<Command>,
     pub(super) ended: oneshot::Sender<()>,
 }
 
@@ -68,10 +85,14 @@ impl Progress {
 
 impl Sender {
     /// Runs until stopped.
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         let started = Instant::now();
         let mut pacer = Pacer::new(self.rate);
         let mut datagram = Vec::new();
+        // A source that ends its output: not before this number, and who waits for the last one.
+        let mut ending: Option<(u64, mpsc::Sender<u64>)> = None;
+        // A target that begins: who waits for its first number.
+        let mut beginning: Option<mpsc::Sender<u64>> = None;
         loop {
             let active = fault::active(&self.faults, started.elapsed());
             match active.end {
@@ -80,27 +101,66 @@ impl Sender {
                 None => {}
             }
             let wall_ns = wall_ns();
-            match pacer.next(wall_ns, active.delay) {
-                Step::Wait { until_ns } => {
-                    let pause = Duration::from_nanos(until_ns.saturating_sub(wall_ns));
-                    match self.stop.recv_timeout(pause.min(SLEEP_MAX)) {
-                        Err(RecvTimeoutError::Timeout) => {}
-                        Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+            let mut pause = None;
+            if self.holds {
+                self.set_state(State::Holding);
+                pause = Some(SLEEP_MAX);
+            } else {
+                match pacer.next(wall_ns, active.delay) {
+                    Step::Wait { until_ns } => {
+                        let wait = Duration::from_nanos(until_ns.saturating_sub(wall_ns));
+                        pause = Some(wait.min(SLEEP_MAX));
+                    }
+                    Step::Send { .. } if active.black => self.set_state(State::Black),
+                    Step::Send { number, skipped } => {
+                        let late = !active.delay.is_zero();
+                        self.set_state(if late { State::Late } else { State::Sending });
+                        self.send(number, skipped, &mut datagram);
+                        if let Some(waits) = beginning.take() {
+                            // Whoever asked may have gone with its connection.
+                            let _ = waits.send(number);
+                        }
+                    }
+                    Step::ClockWentBack { from, to } => {
+                        tracing::warn!(from, to, "the wall clock went back; numbers follow it");
                     }
                 }
-                Step::Send { .. } if active.black => self.set_state(State::Black),
-                Step::Send { number, skipped } => {
-                    let late = !active.delay.is_zero();
-                    self.set_state(if late { State::Late } else { State::Sending });
-                    self.send(number, skipped, &mut datagram);
-                }
-                Step::ClockWentBack { from, to } => {
-                    tracing::warn!(from, to, "the wall clock went back; numbers follow it");
+                let last = pacer.last(wall_ns);
+                if let Some((_, waits)) = ending.take_if(|(until, _)| last >= *until) {
+                    self.holds = true;
+                    let _ = waits.send(last);
                 }
             }
-            // A sender that never finds time to wait must end as well.
-            if !matches!(self.stop.try_recv(), Err(TryRecvError::Empty)) {
-                break;
+            let command = match pause {
+                Some(pause) => self.commands.recv_timeout(pause),
+                // A sender that never finds time to wait must hear as well.
+                None => self.commands.try_recv().map_err(|error| match error {
+                    TryRecvError::Empty => RecvTimeoutError::Timeout,
+                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+                }),
+            };
+            match command {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Command::EndOutput { reply, .. }) if self.holds => {
+                    let _ = reply.send(pacer.last(wall_ns));
+                }
+                Ok(Command::EndOutput { from, reply }) => {
+                    ending = Some((from.saturating_sub(1), reply));
+                }
+                Ok(Command::BeginOutput { last, reply }) => {
+                    pacer.begin_after(last, wall_ns);
+                    self.holds = false;
+                    beginning = Some(reply);
+                }
+                Ok(Command::HoldOutput { reply }) => {
+                    (self.holds, beginning) = (true, None);
+                    let _ = reply.send(pacer.last(wall_ns));
+                }
+                Ok(Command::ResumeOutput { reply }) => {
+                    (self.holds, ending) = (false, None);
+                    let _ = reply.send(pacer.last(wall_ns));
+                }
             }
         }
         self.set_state(State::Stopped);
