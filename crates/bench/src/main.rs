@@ -7,11 +7,15 @@
 #![allow(clippy::print_stdout, reason = "the table is what the program is for")]
 
 mod fleets;
+mod handover;
 mod measure;
 mod place;
 mod policy;
 mod table;
 
+use std::path::PathBuf;
+
+use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -37,7 +41,9 @@ enum Name {
     Recovery,
     /// From a snapshot with history to service (PERF-07).
     Hydration,
-    /// All of them.
+    /// What a viewer sees of a job that moves (PERF-09); needs `--binary`.
+    Handover,
+    /// All of them that need nothing but this program.
     All,
 }
 
@@ -49,6 +55,9 @@ struct Args {
     /// Prints JSON.
     #[arg(long)]
     json: bool,
+    /// The `greenroom` binary, for what is measured with real processes.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
     /// Divides all sizes by this, for a first look.
     #[arg(long, default_value_t = 1)]
     scale: usize,
@@ -61,6 +70,12 @@ fn main() -> anyhow::Result<()> {
     anyhow::ensure!(!args.names.is_empty(), "name what to measure, or `all`");
     let scale = args.scale;
     let mut tables: Vec<Table> = Vec::new();
+    if args.names.contains(&Name::Handover) {
+        let binary = args.binary.as_deref();
+        let binary =
+            binary.context("`handover` runs real processes: name the binary, --binary FILE")?;
+        tables.push(handover::moves(binary, (1_000 / scale).max(1))?);
+    }
     if asked(Name::Placement) {
         tables.extend(place::decisions(scale));
     }

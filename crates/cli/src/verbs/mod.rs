@@ -10,6 +10,7 @@ pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod get;
+pub(crate) mod job_socket;
 pub(crate) mod lists;
 pub(crate) mod logs;
 pub(crate) mod manager;

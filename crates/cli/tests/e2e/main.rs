@@ -7,6 +7,7 @@ mod control;
 mod ctl;
 mod demo;
 mod faults;
+mod handover;
 mod harness;
 mod installation;
 mod manifests;
