@@ -10,7 +10,7 @@ a receiver sees one stream.
 
     encode.py --to 127.0.0.1:5030
 
-Needs ffmpeg, Python 3.8, and greenroom_job.py (crates/job/python) beside it or in PYTHONPATH.
+Needs ffmpeg, Python 3.8, and greenroom_job.py (crates/job/python) beside it.
 """
 
 import argparse

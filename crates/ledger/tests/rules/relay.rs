@@ -124,6 +124,37 @@ fn the_state_of_a_source_goes_with_the_start_of_its_target_and_with_no_other() {
     assert_eq!(state(&w), Some(b"stand-in".into()));
 }
 
+// spec: MGR-12
+#[test]
+fn two_instances_of_one_job_are_addressed_each_by_its_own_key() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.create("a");
+    let source = w.running("a", "n1");
+    w.call(Call::StartJob(start_of("a", TARGET, "n2"))).unwrap();
+    let told = match &w.last.orders[..] {
+        [
+            Order::Worker {
+                message: WorkerOrder::Provision(job),
+                ..
+            },
+        ] => (job.instance.key.role.to_string(), job.runtime_role.clone()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told, (TARGET.to_owned(), "primary".to_owned()));
+    let target = w.live("a", TARGET).unwrap();
+    w.stop("a", "n1").unwrap();
+    assert_eq!(w.last_orders(), ["n1: stop a/primary 10000 UserRequested"]);
+    assert_eq!(
+        (w.instance_state(&source), w.instance_state(&target)),
+        (
+            Some(InstanceState::Stopping),
+            Some(InstanceState::Provisioned)
+        )
+    );
+}
+
 // spec: MGR-07
 #[test]
 fn a_step_is_refused_rather_than_kept() {

@@ -129,3 +129,36 @@ async fn what_a_source_tells_reaches_its_target_whole_and_stands_in_no_file() {
     assert_eq!(refused.reason(), "payload_too_large", "{refused}");
     stands_nowhere(manager.data_dir(), STATE);
 }
+
+// spec: MIGR-08, MGR-05
+#[tokio::test]
+async fn a_start_whose_state_a_crash_took_says_so() {
+    let mut manager = TestManager::start().await;
+    let client = manager.client().await;
+    let worker = manager.worker("n2").await;
+    worker.hold();
+    let mut definition = job("moves");
+    definition.handover = true;
+    client.create_job(definition).await.unwrap();
+    let mut target = start("moves", "n2");
+    target.role = "primary@01234567".into();
+    target.migration_id = Some("m-1".into());
+    target.migration_state = Some(b"state".into());
+    client.start_job(target).await.unwrap();
+    let order = |lost: bool| {
+        move |order: &Received| match order {
+            Received::Provision(order) if order.migration_state_lost == lost => {
+                Some((order.start_id.clone(), order.migration_state.clone()))
+            }
+            _ => None,
+        }
+    };
+    let (start_id, state) = worker.wait_order("the start", order(false)).await;
+    assert_eq!(state, Some(b"state".into()));
+    // The worker has not taken it on, so it is ordered again, and the state was in memory alone.
+    manager.crash().await;
+    let again = worker
+        .wait_order("the start without its state", order(true))
+        .await;
+    assert_eq!(again, (start_id, None));
+}

@@ -1,5 +1,6 @@
 //! Migrations between the Manager and a job, over starts, restarts and repeats.
 
+use greenroom_types::job::HostPort;
 use greenroom_types::node::RejectionCode;
 
 use super::*;
@@ -258,4 +259,51 @@ fn a_target_whose_source_told_a_state_that_is_lost_is_not_started() {
     };
     assert_eq!(code, RejectionCode::Migration);
     assert!(detail.contains("lost"), "{detail}");
+}
+
+// spec: MGR-13
+#[test]
+fn source_and_prepared_target_are_on_one_node_only_if_both_fit() {
+    let needs = |start_id: &str, capacity: f64, role: &str| {
+        let mut spec = spec("j", start_id);
+        spec.key.role = role.into();
+        spec.requirements.required_capacity = capacity;
+        spec.services[0].parameters.port_mappings[0].host_port = HostPort::Specific(5_000);
+        spec
+    };
+    let mut play = Play::new();
+    play.run(&needs("s1", 3.0, "primary"));
+    let mut target = needs("s2", 2.0, "primary@01234567");
+    target.defer_start = true;
+    let port = |spec: &mut StartSpec, number: u16| {
+        spec.services[0].parameters.port_mappings[0].host_port = HostPort::Specific(number);
+    };
+    // Neither the CPUs nor the port of the source are its own.
+    assert_eq!(
+        short(&play.provision(&target))[0],
+        "say s2 rejected HostPort"
+    );
+    target.start_id = "s3".into();
+    port(&mut target, 5_001);
+    assert_eq!(
+        short(&play.provision(&target))[0],
+        "say s3 rejected Capacity"
+    );
+    target.start_id = "s4".into();
+    target.requirements.required_capacity = 1.0;
+    assert_eq!(short(&play.provision(&target))[0], "say s4 accepted");
+    play.runtime("s4", RuntimeEvent::Prepared);
+    // What is prepared holds as much as what runs.
+    let mut other = needs("s5", 0.5, "backup");
+    port(&mut other, 5_001);
+    assert_eq!(
+        short(&play.provision(&other))[0],
+        "say s5 rejected HostPort"
+    );
+    other.start_id = "s6".into();
+    port(&mut other, 5_002);
+    assert_eq!(
+        short(&play.provision(&other))[0],
+        "say s6 rejected Capacity"
+    );
 }
