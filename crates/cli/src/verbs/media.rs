@@ -40,9 +40,14 @@ pub(crate) struct Testcard {
     /// Serve a status page here.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<SocketAddr>,
-    /// Misbehave for a test: black@10s, late:80ms@20s, crash@30s, hang@30s.
-    #[arg(long = "fault", value_name = "FAULT@TIME")]
+    /// Misbehave for a test: black@10s, late:80ms@20s, crash@30s, hang@30s, refuse-handover,
+    /// slow-handover:5s.
+    #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
+    /// A sender that is late by no more than this sends one by one what was due, instead of leaving it
+    /// out.
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    catch_up: u64,
 }
 
 /// Receive a live signal and report what a viewer would notice.
@@ -104,6 +109,7 @@ impl Testcard {
         config.interface = self.interface;
         config.http = self.http.map(|address| env.mapped(address));
         config.faults = self.faults;
+        config.catch_up = Duration::from_millis(self.catch_up);
         testcard::run(config.with_env(&env))
             .await
             .map(|_| ())

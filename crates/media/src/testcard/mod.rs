@@ -16,6 +16,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
@@ -50,6 +51,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// What is to go wrong.
     pub faults: Vec<Fault>,
+    /// How late it may be and still send every number; beyond it leaves out what was due.
+    pub catch_up: Duration,
     /// Job this is an instance of.
     pub job_id: Option<String>,
     /// Role in the instance's key.
@@ -259,6 +262,7 @@ pub async fn start(config: Config) -> Result<Testcard, Error> {
         fence: config.fence,
         targets,
         faults: config.faults,
+        catch_up: config.catch_up,
         progress,
         holds: desk.as_ref().is_some_and(Desk::is_target),
         commands: told,
@@ -333,6 +337,7 @@ impl Config {
             interface: None,
             http: None,
             faults: Vec::new(),
+            catch_up: Duration::ZERO,
             job_id: None,
             role: None,
             runtime_role: None,

@@ -36,6 +36,8 @@ pub(super) struct Pacer {
     has_sent: bool,
     /// Numbers that are due are sent one by one until it is at the present.
     catches_up: bool,
+    /// How late it may be and still leave nothing out.
+    catch_up: Duration,
 }
 
 // === impl Pacer ===
@@ -47,7 +49,14 @@ impl Pacer {
             last: None,
             has_sent: false,
             catches_up: false,
+            catch_up: Duration::ZERO,
         }
+    }
+
+    /// A sender that is late by no more than this sends one by one what was due.
+    pub(super) const fn catching_up(mut self, catch_up: Duration) -> Self {
+        self.catch_up = catch_up;
+        self
     }
 
     /// Goes on after the number at which another sender ended: with the very next one, and with all
@@ -74,6 +83,10 @@ impl Pacer {
         let due = self.rate.number_at(media_ns);
         // The first packet is the first one whose instant can still be met.
         let last = *self.last.get_or_insert(due);
+        if due > last + 1 && self.has_sent {
+            let late_ns = media_ns.saturating_sub(self.rate.due_ns(last + 1));
+            self.catches_up |= u128::from(late_ns) <= self.catch_up.as_nanos();
+        }
         if due > last && self.catches_up {
             let number = last + 1;
             self.catches_up = number < due;
@@ -236,6 +249,22 @@ mod tests {
                 skipped: 0
             }
         );
+    }
+
+    // spec: MEDIA-02
+    #[test]
+    fn a_sender_told_to_catch_up_leaves_nothing_out_unless_it_is_too_late() {
+        let (pacer, n) = pacer();
+        let mut pacer = pacer.catching_up(Duration::from_millis(100));
+        let send = |number, skipped| Step::Send { number, skipped };
+        pacer.next(NOW, NO_DELAY);
+        assert_eq!(pacer.next(NOW + 20 * MS, NO_DELAY), send(n + 1, 0));
+        for number in [n + 2, n + 3, n + 4] {
+            assert_eq!(pacer.next(NOW + 85 * MS, NO_DELAY), send(number, 0));
+        }
+        let until_ns = NOW + 100 * MS;
+        assert_eq!(pacer.next(NOW + 85 * MS, NO_DELAY), Step::Wait { until_ns });
+        assert_eq!(pacer.next(NOW + 205 * MS, NO_DELAY), send(n + 10, 5));
     }
 
     // Goal: what the source ended with is gone on with, nothing left out and nothing twice. Method: the

@@ -57,6 +57,7 @@ pub(super) struct Sender {
     pub(super) fence: Option<u64>,
     pub(super) targets: Vec<(SocketAddr, UdpSocket)>,
     pub(super) faults: Vec<Fault>,
+    pub(super) catch_up: Duration,
     pub(super) progress: watch::Sender<Progress>,
     /// The output is held until a command begins it.
     pub(super) holds: bool,
@@ -87,7 +88,7 @@ impl Sender {
     /// Runs until stopped.
     pub(super) fn run(mut self) {
         let started = Instant::now();
-        let mut pacer = Pacer::new(self.rate);
+        let mut pacer = Pacer::new(self.rate).catching_up(self.catch_up);
         let mut datagram = Vec::new();
         // A source that ends its output: not before this number, and who waits for the last one.
         let mut ending: Option<(u64, mpsc::Sender<u64>)> = None;
