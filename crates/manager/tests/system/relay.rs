@@ -3,7 +3,7 @@
 use greenroom_proto::manager::migration_state::Answer;
 use greenroom_proto::worker::worker_message::Message;
 use greenroom_sdk::Error;
-use greenroom_testkit::{Received, TestManager, job, key, start};
+use greenroom_testkit::{Received, TestManager, Watch, job, key, start};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
 
@@ -76,6 +76,14 @@ fn stands_nowhere(folder: &std::path::Path, payload: &[u8]) {
     }
 }
 
+async fn next_signal(watch: &mut Watch) -> MigrationSignal {
+    loop {
+        if let StreamEvent::Migration { signal, .. } = watch.next().await.event {
+            return signal;
+        }
+    }
+}
+
 fn signal(key: &InstanceKey, payload: &[u8]) -> Message {
     Message::MigrationState(greenroom_proto::manager::MigrationState {
         job_key: Some(key.into()),
@@ -103,12 +111,24 @@ async fn what_a_source_tells_reaches_its_target_whole_and_stands_in_no_file() {
     from.report(&start_id, signal(&key("moves"), STATE));
     from.report(&start_id, signal(&key("moves"), STATE));
     from.wait_acknowledged().await;
-    let told = loop {
-        if let StreamEvent::Migration { signal, .. } = watch.next().await.event {
-            break signal;
-        }
+    assert_eq!(
+        next_signal(&mut watch).await,
+        MigrationSignal::State(STATE.into())
+    );
+
+    // Said while nobody hears it: it is passed on after the next hello, whole and once.
+    from.cut();
+    let stopped = greenroom_proto::manager::MigrationSourceStoppedOutput {
+        job_key: Some((&key("moves")).into()),
+        migration_id: "m-1".to_owned(),
+        payload: STATE.to_vec(),
     };
-    assert_eq!(told, MigrationSignal::State(STATE.into()));
+    from.report(&start_id, Message::MigrationSourceStoppedOutput(stopped));
+    from.mend();
+    assert_eq!(
+        next_signal(&mut watch).await,
+        MigrationSignal::SourceStoppedOutput(STATE.into())
+    );
 
     let mut target = start("moves", "n2");
     target.role = "primary@01234567".into();

@@ -4,6 +4,8 @@
 //! become records, acts and reports. A signal of an instance that is not reported running yet waits
 //! until it is (MGR-10).
 
+use std::sync::Arc;
+
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{MigrationId, Millis, Payload, StartId};
@@ -300,6 +302,10 @@ impl Agent {
         }
         if handover.is_under_way() != before.is_under_way() {
             let current = handover.is_under_way().then(|| migration_id.clone());
+            if current.is_none() {
+                // It has served, and is not kept longer than it must be (MGR-05).
+                Arc::make_mut(&mut instance.spec).migration_state = None;
+            }
             acts.push(Act::Job(start_id.clone(), ToJob::In(current)));
         }
         out.act.append(&mut acts);

@@ -271,6 +271,9 @@ impl Agent {
             }
             Record::Handover { start_id, handover } => {
                 if let Some(instance) = self.instances.get_mut(&start_id) {
+                    if !handover.is_under_way() {
+                        Arc::make_mut(&mut instance.spec).migration_state = None;
+                    }
                     instance.handover = Some(handover.remembered());
                 }
             }

@@ -261,6 +261,29 @@ fn a_target_whose_source_told_a_state_that_is_lost_is_not_started() {
     assert!(detail.contains("lost"), "{detail}");
 }
 
+// spec: MGR-05
+#[test]
+fn the_state_of_a_source_is_forgotten_once_its_target_has_taken_over() {
+    let mut play = Play::new();
+    play.run(&target("s1"));
+    speaks(&mut play, None);
+    job(&mut play, ready("m"));
+    let kept = |play: &Play| {
+        let text = serde_json::to_string(&play.agent.snapshot()).unwrap();
+        text.contains(&Payload::from(b"state").to_base64())
+    };
+    assert!(kept(&play));
+    step(&mut play, "m", Step::Begin(b"n".into()));
+    job(&mut play, answer(1, Answer::Applied(Payload::default())));
+    assert!(!kept(&play));
+    // The Manager may still take it back, also after a restart of the worker.
+    let (mut play, _) = play.restart("boot-1", &[("s1", FoundState::Running)]);
+    assert!(!kept(&play));
+    speaks(&mut play, Some("m"));
+    let asked = step(&mut play, "m", Step::Abort("why".to_owned()));
+    assert_eq!(asked[0], "job s1 ask 1 m");
+}
+
 // spec: MGR-13
 #[test]
 fn source_and_prepared_target_are_on_one_node_only_if_both_fit() {
@@ -275,7 +298,7 @@ fn source_and_prepared_target_are_on_one_node_only_if_both_fit() {
     play.run(&needs("s1", 3.0, "primary"));
     let mut target = needs("s2", 2.0, "primary@01234567");
     target.defer_start = true;
-    let port = |spec: &mut StartSpec, number: u16| {
+    let port = |spec: &mut StartSpec, number: u32| {
         spec.services[0].parameters.port_mappings[0].host_port = HostPort::Specific(number);
     };
     // Neither the CPUs nor the port of the source are its own.
