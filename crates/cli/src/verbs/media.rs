@@ -48,6 +48,9 @@ pub(crate) struct Testcard {
     /// out.
     #[arg(long, default_value_t = 0, value_name = "MS")]
     catch_up: u64,
+    /// Go on sending for so long once told to end, so that an overlap has no gap.
+    #[arg(long, default_value_t = 0, value_name = "MS")]
+    linger: u64,
 }
 
 /// Receive a live signal and report what a viewer would notice.
@@ -110,6 +113,7 @@ impl Testcard {
         config.http = self.http.map(|address| env.mapped(address));
         config.faults = self.faults;
         config.catch_up = Duration::from_millis(self.catch_up);
+        config.linger = Duration::from_millis(self.linger);
         testcard::run(config.with_env(&env))
             .await
             .map(|_| ())

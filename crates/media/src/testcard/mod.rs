@@ -53,6 +53,8 @@ pub struct Config {
     pub faults: Vec<Fault>,
     /// How late it may be and still send every number; beyond it leaves out what was due.
     pub catch_up: Duration,
+    /// How long it goes on sending once it is told to end.
+    pub linger: Duration,
     /// Job this is an instance of.
     pub job_id: Option<String>,
     /// Role in the instance's key.
@@ -197,12 +199,16 @@ struct StatusSource {
     progress: watch::Receiver<Progress>,
 }
 
-/// Sends until SIGTERM or SIGINT and ends after the packet in hand.
+/// Sends until SIGTERM or SIGINT, lingers as it was told, and ends after the packet in hand.
 pub async fn run(config: Config) -> Result<Status, Error> {
     let mut signals = StopSignals::install().map_err(Error::Process)?;
+    let linger = config.linger;
     let mut testcard = start(config).await?;
     tokio::select! {
-        () = signals.received() => testcard.stop().await,
+        () = signals.received() => {
+            tokio::time::sleep(linger).await;
+            testcard.stop().await
+        }
         _ = &mut testcard.ended => Err(Error::SenderDied),
     }
 }
@@ -338,6 +344,7 @@ impl Config {
             http: None,
             faults: Vec::new(),
             catch_up: Duration::ZERO,
+            linger: Duration::ZERO,
             job_id: None,
             role: None,
             runtime_role: None,

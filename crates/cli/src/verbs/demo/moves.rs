@@ -25,6 +25,9 @@ const EXAMPLE: &str = include_str!("../../../../../examples/handover.yaml");
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the channel is watched before the first and after the last move.
 const CALM: Duration = Duration::from_secs(1);
+/// In an overlap the source goes on for so long: its target is taken for running when its process is
+/// there, and needs a moment to its first packet.
+const LINGER_MS: u64 = 2_000;
 /// People are told of this many moves at most.
 const TOLD_MAX: u32 = 20;
 
@@ -89,7 +92,7 @@ impl Moves {
     async fn tell(self, strategy: Strategy, time: &Timeline, system: &mut System) -> Outcome {
         let mut port = Port::open().await?;
         let auto = system.auto().await?;
-        let bundle = example(port.port)?;
+        let bundle = example(port.port, strategy)?;
         let job_id = bundle.job_id(0, &bundle.jobs[0].job_name);
         system.client.create_bundle(bundle).await?;
         port.on_air().await?;
@@ -286,14 +289,15 @@ async fn watched(mut port: Port) -> Result<(Report, Vec<u64>), Failure> {
     Ok((report, gaps))
 }
 
-fn example(port: u16) -> Result<Bundle, Failure> {
+fn example(port: u16, strategy: Strategy) -> Result<Bundle, Failure> {
     let mut manifests = greenroom_manifest::read_bundles("examples/handover.yaml", EXAMPLE)
         .map_err(|problems| Failure::failed(format!("the example is wrong: {problems:?}")))?;
     let mut bundle = manifests.remove(0).bundle;
-    bundle.jobs[0]
-        .launch
-        .parameters
-        .insert("PORT".to_owned(), port.to_string());
+    let parameters = &mut bundle.jobs[0].launch.parameters;
+    parameters.insert("PORT".to_owned(), port.to_string());
+    if strategy == Strategy::Overlap {
+        parameters.insert("LINGER".to_owned(), LINGER_MS.to_string());
+    }
     Ok(bundle)
 }
 
