@@ -304,16 +304,16 @@ fn source_and_prepared_target_are_on_one_node_only_if_both_fit() {
     // Neither the CPUs nor the port of the source are its own.
     assert_eq!(
         short(&play.provision(&target))[0],
-        "say s2 rejected HostPort"
+        "say s2 rejected Capacity"
     );
     target.start_id = "s3".into();
-    port(&mut target, 5_001);
+    target.requirements.required_capacity = 0.5;
     assert_eq!(
         short(&play.provision(&target))[0],
-        "say s3 rejected Capacity"
+        "say s3 rejected HostPort"
     );
     target.start_id = "s4".into();
-    target.requirements.required_capacity = 1.0;
+    port(&mut target, 5_001);
     assert_eq!(short(&play.provision(&target))[0], "say s4 accepted");
     play.runtime("s4", RuntimeEvent::Prepared);
     // What is prepared holds as much as what runs.
@@ -325,6 +325,7 @@ fn source_and_prepared_target_are_on_one_node_only_if_both_fit() {
     );
     other.start_id = "s6".into();
     port(&mut other, 5_002);
+    other.requirements.required_capacity = 1.0;
     assert_eq!(
         short(&play.provision(&other))[0],
         "say s6 rejected Capacity"
