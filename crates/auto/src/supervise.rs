@@ -125,9 +125,10 @@ async fn run_seated(settings: Settings, mut contender: Contender, states: watch:
     states.send_replace(State::new(Seat::Standby(None)));
 }
 
-/// Shows what a standby saw of the seat.
+/// Shows what a standby saw of the seat, and logs it when that is news.
 fn stand_by(states: &watch::Sender<State>, seen: Result<Option<Holder>, String>) {
     states.send_if_modified(|state| {
+        let is_heard = seen.is_ok();
         let (seat, problem) = match seen {
             Ok(holder) => {
                 let problem = holder.as_ref().map_or_else(
@@ -138,10 +139,15 @@ fn stand_by(states: &watch::Sender<State>, seen: Result<Option<Holder>, String>)
             }
             Err(error) => (state.seat.clone(), format!("it stands by; {error}")),
         };
-        let problem = Some(problem);
-        let changes = state.seat != seat || state.problem != problem;
+        let is_news = state.problem.as_ref() != Some(&problem);
+        if is_news && is_heard {
+            tracing::info!(state = problem, "this control plane does not act");
+        } else if is_news {
+            tracing::warn!(state = problem, "this control plane does not act");
+        }
+        let changes = is_news || state.seat != seat;
         state.seat = seat;
-        state.problem = problem;
+        state.problem = Some(problem);
         changes
     });
 }

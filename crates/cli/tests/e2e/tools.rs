@@ -68,7 +68,7 @@ fn a_log_that_is_piped_has_no_colours() {
         .env("CLICOLOR_FORCE", "1");
     let mut control = crate::harness::Daemon::spawn(&mut control);
     control.line();
-    control.until_said("a fresh instance is run");
+    control.until_said("this control plane does not act");
     control.signal(rustix::process::Signal::INT);
     let ran = control.ended().ok();
     assert!(!ran.stderr.contains('\u{1b}'), "{ran:#?}");
