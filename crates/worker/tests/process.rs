@@ -137,7 +137,7 @@ async fn a_newer_journal_ends_an_older_program_with_6_and_nothing_is_touched() {
     let service: i32 = pipe.line().await.parse().unwrap();
     scene.stream.reports(START, "started").await;
     scene.worker.kill();
-    let newer = "{\"journal\":\"greenroom-worker\",\"version\":2}\n";
+    let newer = "{\"journal\":\"greenroom-worker\",\"version\":1000}\n";
     std::fs::write(scene.worker.state_dir.join("journal.jsonl"), newer).unwrap();
     scene.worker.start_again();
     assert_eq!(scene.worker.wait().code(), Some(6));
