@@ -23,11 +23,15 @@ pub(crate) enum Exit {
     StoreMissing = 7,
     /// The store cannot be read and no backup is usable (STORE-10).
     Unreadable = 8,
-    /// The disk failed (STORE-12).
+    /// The disk failed or is full (STORE-09, STORE-12).
     DiskFailed = 9,
     /// The Docker Engine may not be used by this user.
     RuntimeDenied = 11,
 }
+
+/// What to do about a full disk. What is in the data folder is needed: nothing of it is offered.
+pub(crate) const FULL_HINT: &str = "the data is whole: give that file system more room, or move what is not \
+     Greenroom's off it, and start again";
 
 /// A command that did not end well.
 #[derive(Debug)]
@@ -59,6 +63,16 @@ impl Failure {
 
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {
         Self::new(Exit::BadInput, message)
+    }
+
+    /// A failure of the file system; a full disk has its own exit code.
+    pub(crate) fn io(message: impl Into<String>, error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::new(Exit::DiskFailed, message).hint(FULL_HINT)
+            }
+            _ => Self::failed(message),
+        }
     }
 
     #[must_use]

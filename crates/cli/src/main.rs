@@ -60,10 +60,13 @@ enum Verb {
     Worker(Box<verbs::worker::Worker>),
 }
 
+// The consensus library tells each failure of the store dozens of times in its own words; the store
+// says it once. GREENROOM_LOG=openraft=debug shows them.
+
 /// Log filter of the daemons.
-const DAEMON_LOG: &str = "greenroom=info,warn";
+const DAEMON_LOG: &str = "greenroom=info,openraft=off,warn";
 /// Log filter of what runs in front of a person, who is told what matters in other ways.
-const FRONT_LOG: &str = "greenroom=error,error";
+const FRONT_LOG: &str = "greenroom=error,openraft=off,error";
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();

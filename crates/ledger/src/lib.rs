@@ -11,6 +11,7 @@ mod change;
 mod checked;
 mod command;
 mod config;
+mod essential;
 mod hash;
 mod history;
 mod instance;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use greenroom_store::Room;
+
 use crate::engine::Engine;
 
 /// Makes a backup each time `every` has passed, until the Manager ends. One that fails is told and
@@ -12,6 +14,11 @@ pub(crate) async fn regularly(engine: Engine, every: Duration) {
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        // A copy would take the room that is kept for stops and deletes (STORE-09).
+        if engine.store().room() == Room::Low {
+            tracing::warn!("the disk is nearly full: this backup is left out");
+            continue;
         }
         match engine.store().backup_now().await {
             Ok(made) => tracing::info!(

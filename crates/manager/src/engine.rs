@@ -130,24 +130,28 @@ impl Engine {
         Ok(())
     }
 
-    /// What writes and makes no room waits until there is some (STORE-09).
-    pub(crate) fn refuse_full_disk(&self) -> Result<(), Refusal> {
-        match self.0.store.room() {
-            Room::Plenty => Ok(()),
-            Room::Low => Err(Refusal::new(
-                Status::ResourceExhausted,
-                "disk_full",
-                "the disk that holds the Manager's data is nearly full: only stops, deletes and \
-                 terminations are taken until there is room again",
-            )),
+    /// What makes something new waits until the disk has room (STORE-09).
+    fn refuse_full_disk(&self, command: &Command) -> Result<(), Refusal> {
+        if !self.read(|ledger| ledger.needs_room(command)) || self.0.store.room() == Room::Plenty {
+            return Ok(());
         }
+        Err(Refusal::new(
+            Status::ResourceExhausted,
+            "disk_full",
+            "the disk that holds the Manager's data is nearly full: only stops, deletes and \
+             terminations are taken until there is room again",
+        ))
     }
 
     /// Makes a command durable and applied. The work goes on when the caller goes away, so that a
     /// cancelled call is never half done (API-06).
     pub(crate) async fn propose(&self, command: Command) -> Result<(u64, Answer), ProposeError> {
-        // What no log can hold (a number that is none) never reaches one.
-        let command = match command.checked() {
+        // What no log can hold (a number that is none) never reaches one, nor does what the disk has
+        // no room for.
+        let checked = command
+            .checked()
+            .and_then(|command| self.refuse_full_disk(&command).map(|()| command));
+        let command = match checked {
             Ok(command) => command,
             Err(refusal) => {
                 let answer = Answer {
@@ -170,9 +174,6 @@ impl Engine {
         mut call: Call,
     ) -> Result<(u64, Reply), Refusal> {
         self.refuse_stopping()?;
-        if !frees(&call) {
-            self.refuse_full_disk()?;
-        }
         if let Call::StartJob(start) = &mut call
             && let Some(state) = start.migration_state.take()
         {
@@ -206,26 +207,6 @@ impl Engine {
     }
 }
 
-/// Namespace in which control planes agree on who acts (ACTIVE).
-const CONTROL_PLANE: &str = "control-plane";
-
-/// Calls that are taken on a full disk, since they are how room is made, or by whom (STORE-09).
-fn frees(call: &Call) -> bool {
-    if let Call::KvCommit(commit) = call {
-        return commit.namespace == CONTROL_PLANE;
-    }
-    matches!(
-        call,
-        Call::StopJob { .. }
-            | Call::StopBundleJob { .. }
-            | Call::CompleteJob(_)
-            | Call::DeleteJob(_)
-            | Call::DeleteBundle(_)
-            | Call::TerminateNode(_)
-            | Call::DeregisterClusterNode(_)
-    )
-}
-
 pub(crate) fn shutting_down() -> Refusal {
     Refusal::new(
         Status::Unavailable,
@@ -251,7 +232,8 @@ pub(crate) fn unavailable(error: ProposeError) -> Refusal {
             )
         }
         ProposeError::Fatal(cause) => {
-            tracing::error!(%cause, "the store failed");
+            // The store said so once, as it failed; every call since then would say it again.
+            tracing::debug!(%cause, "the store failed");
             Refusal::new(
                 Status::Unavailable,
                 "store_failed",

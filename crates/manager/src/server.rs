@@ -212,6 +212,12 @@ impl Running {
         &self.boot
     }
 
+    /// On a full disk makes room for a worker on the same disk, from what is kept in reserve
+    /// (STORE-09). True when there was something to give.
+    pub fn lend_room(&self) -> bool {
+        self.engine.store().lend_room()
+    }
+
     /// Resolves when the store fails, after which the process must end (STORE-12).
     pub fn fatal(&self) -> impl Future<Output = FatalError> + Send + 'static {
         self.engine.store().fatal()

@@ -27,6 +27,7 @@ use crate::log::{Durable, Order};
 use crate::machine::{Machine, Stamp};
 use crate::output::OutputSender;
 use crate::raft::{LogId, Proposal, Snapshot, SnapshotMeta, StoredMembers, Types};
+use crate::room::Reserve;
 use crate::state::{self, SnapshotFile, Standing, StateFile};
 
 /// How many entries one transaction takes. Also how long a reader waits at most.
@@ -42,6 +43,7 @@ pub(crate) struct Engine<M: Machine> {
     directory: Directory,
     order: Order,
     noted: watch::Sender<Option<Note>>,
+    reserve: Arc<Reserve>,
 }
 
 struct Live<M> {
@@ -104,7 +106,14 @@ impl<M: Machine> Engine<M> {
             directory,
             order,
             noted: watch::Sender::new(None),
+            reserve: Arc::new(Reserve::none()),
         }
+    }
+
+    /// Says what writes on a full disk may take.
+    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Self {
+        self.reserve = reserve;
+        self
     }
 
     pub(crate) fn outputs(&self) -> &OutputSender<M::Output> {
@@ -145,7 +154,8 @@ impl<M: Machine> Engine<M> {
         self.outputs.close();
         let mut open = self.lock_file();
         open._lock = None;
-        open.file.take().map_or(Ok(()), StateFile::close)
+        let reserve = &self.reserve;
+        open.file.take().map_or(Ok(()), |file| file.close(reserve))
     }
 
     fn lock_file(&self) -> MutexGuard<'_, OpenState> {
@@ -218,7 +228,8 @@ impl<M: Machine> Engine<M> {
             }
             next.digest = live.machine.digest();
         }
-        file.commit(&rows, next.clone()).map_err(|cause| {
+        let commit = || file.commit(&rows, next.clone());
+        self.reserve.with_room(commit).map_err(|cause| {
             let attempt = format!("cannot write {}", file.path().display());
             io::Error::other(self.fatal.raise(attempt, cause))
         })?;
@@ -328,7 +339,8 @@ impl<M: Machine> Durable for Engine<M> {
         let Some(file) = open.file.as_mut() else {
             return Err(io::Error::other("the state is closed"));
         };
-        file.make_durable().map_err(|cause| {
+        let flush = || file.make_durable();
+        self.reserve.with_room(flush).map_err(|cause| {
             let attempt = format!("cannot flush {}", file.path().display());
             io::Error::other(self.fatal.raise(attempt, cause))
         })

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::StoreConfig;
 use crate::directory::{Directory, DirectoryLock, Identity, new_cluster_name, with_side_files};
@@ -13,6 +14,7 @@ use crate::error::OpenError;
 use crate::log::LogFile;
 use crate::machine::Machine;
 use crate::recovery;
+use crate::room::{self, Reserve};
 use crate::sqlite::{self, Peek};
 use crate::state::{self, StateFile};
 
@@ -71,6 +73,7 @@ pub(crate) struct Booted<M> {
     pub(crate) state: StateFile,
     pub(crate) machine: M,
     pub(crate) outcome: BootOutcome,
+    pub(crate) reserve: Arc<Reserve>,
 }
 
 /// The two files as far as they could be opened.
@@ -80,7 +83,24 @@ pub(crate) struct Found<M> {
 }
 
 pub(crate) fn boot<M: Machine>(config: &StoreConfig) -> Result<Booted<M>, OpenError> {
-    let (directory, lock) = Directory::enter(&config.dir)?;
+    let entered = Directory::enter(&config.dir).map_err(|error| error.or_full(&config.dir));
+    let (directory, lock) = entered?;
+    let reserve = Reserve::find(directory.reserve(), config.reserve_bytes);
+    reserve.ready(&directory.root)?;
+    let reserve = Arc::new(reserve);
+    let booted = boot_within(config, directory, lock, Arc::clone(&reserve))
+        .map_err(|error| error.or_full(&config.dir))?;
+    reserve.top_up(&config.dir, config.min_free_bytes);
+    Ok(booted)
+}
+
+/// The boot with the folder held and room for it.
+fn boot_within<M: Machine>(
+    config: &StoreConfig,
+    directory: Directory,
+    lock: DirectoryLock,
+    reserve: Arc<Reserve>,
+) -> Result<Booted<M>, OpenError> {
     let log = readable_schema(&directory.log())?;
     let state = readable_schema(&directory.state())?;
     let named = directory.read_identity()?;
@@ -95,7 +115,7 @@ pub(crate) fn boot<M: Machine>(config: &StoreConfig) -> Result<Booted<M>, OpenEr
         && matches!(log, Peek::Absent | Peek::Blank)
         && matches!(state, Peek::Absent | Peek::Blank);
     if no_store || unfinished {
-        return create(config, directory, lock);
+        return create(config, directory, lock, reserve);
     }
 
     set_aside_bad_snapshot(config, &directory)?;
@@ -112,6 +132,8 @@ pub(crate) fn boot<M: Machine>(config: &StoreConfig) -> Result<Booted<M>, OpenEr
         {
             (log, state, machine, BootOutcome::Opened)
         }
+        // Before anything is called damaged: on a full disk a whole database cannot be opened either.
+        found if found.is_full(&directory.root) => return Err(room::full(&directory.root)),
         found => recovery::recover(config, &directory, named.as_ref(), found)?,
     };
     let identity = agree(&directory, &log, &state, named)?;
@@ -123,7 +145,16 @@ pub(crate) fn boot<M: Machine>(config: &StoreConfig) -> Result<Booted<M>, OpenEr
         state,
         machine,
         outcome,
+        reserve,
     })
+}
+
+impl<M> Found<M> {
+    fn is_full(&self, root: &Path) -> bool {
+        let causes = [self.log.as_ref().err(), self.state.as_ref().err()];
+        let mut causes = causes.into_iter().flatten();
+        causes.any(|cause| room::explains(root, cause))
+    }
 }
 
 fn readable_schema(path: &Path) -> Result<Peek, OpenError> {
@@ -142,6 +173,7 @@ fn create<M: Machine>(
     config: &StoreConfig,
     directory: Directory,
     lock: DirectoryLock,
+    reserve: Arc<Reserve>,
 ) -> Result<Booted<M>, OpenError> {
     let (log_path, state_path) = (directory.log(), directory.state());
     // What an earlier creation left when it was cut short.
@@ -181,6 +213,7 @@ fn create<M: Machine>(
         state,
         machine,
         outcome: BootOutcome::Created,
+        reserve,
     })
 }
 

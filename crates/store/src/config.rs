@@ -18,6 +18,9 @@ pub(crate) const INFLIGHT_LIMIT: usize = 4_096;
 /// How many outputs may wait for the receiver before proposals are held back.
 pub(crate) const OUTPUT_LIMIT: usize = 16_384;
 
+/// Bytes kept on the disk for what must be recorded although others filled it (STORE-09).
+pub(crate) const RESERVE_BYTES: u64 = 64 * 1024 * 1024;
+
 /// How a store is opened.
 #[derive(Clone)]
 pub struct StoreConfig {
@@ -27,6 +30,8 @@ pub struct StoreConfig {
     pub create: bool,
     /// Free bytes on the file system below which [`crate::Room::Low`] is answered (STORE-09).
     pub min_free_bytes: u64,
+    /// Bytes kept in reserve on a disk with room, given up once it is full (STORE-09).
+    pub reserve_bytes: u64,
     /// How many regular backups are kept (STORE-05).
     pub backup_keep: usize,
     /// This member's number within its cluster, used when the store is created.
@@ -50,6 +55,7 @@ impl StoreConfig {
             dir: dir.into(),
             create: false,
             min_free_bytes: 512 * 1024 * 1024,
+            reserve_bytes: RESERVE_BYTES,
             backup_keep: 28,
             member: 1,
             member_name: "manager".to_owned(),

@@ -48,6 +48,11 @@ impl Directory {
         self.root.join("snapshot.db")
     }
 
+    /// Room that is kept for a full disk (STORE-09).
+    pub(crate) fn reserve(&self) -> PathBuf {
+        self.root.join("reserve")
+    }
+
     pub(crate) fn backups(&self) -> PathBuf {
         self.root.join("backups")
     }
@@ -94,7 +99,11 @@ impl Directory {
         }
         file.set_len(0).map_err(failed)?;
         file.rewind().map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        match writeln!(file, "{}", std::process::id()) {
+            // The lock holds without the number, which is only for people.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+            written => written.map_err(failed)?,
+        }
         Ok(DirectoryLock { _file: file })
     }
 

@@ -1,9 +1,10 @@
 //! The ways in which the store says no.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::fatal::FatalError;
+use crate::room;
 
 /// Why a store was not opened. The exit codes are the caller's (manager.md, STORE-).
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,19 @@ pub enum OpenError {
         /// What was found wrong, and which replacements were tried.
         cause: String,
     },
+    /// The disk is full; exit code 9. The store was not changed (STORE-09).
+    #[error(
+        "the disk that holds {} is full: {} KiB are free, and {} KiB are needed to start; the store \
+         was left as it is", dir.display(), free / 1024, needed / 1024
+    )]
+    DiskFull {
+        /// The data folder.
+        dir: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that must be free.
+        needed: u64,
+    },
     /// The file system refused.
     #[error("{attempt} {}", path.display())]
     Io {
@@ -76,6 +90,22 @@ impl OpenError {
             path: path.into(),
             source,
         }
+    }
+
+    /// Says of a failure that a full disk explains that the disk is full. It is never taken for
+    /// damage: there is nothing to restore, and a restore would need room as well.
+    pub(crate) fn or_full(self, dir: &Path) -> Self {
+        let is_full = match &self {
+            Self::Io { source, .. } => {
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                )
+            }
+            Self::Unreadable { cause, .. } => room::explains(dir, cause),
+            _ => false,
+        };
+        if is_full { room::full(dir) } else { self }
     }
 
     pub(crate) fn unreadable(file: impl Into<PathBuf>, cause: impl Into<String>) -> Self {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::room;
+
 /// Why the store cannot go on. The process ends with exit code 9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{attempt}: {cause}")]
@@ -16,6 +18,8 @@ pub struct FatalError {
     pub attempt: String,
     /// What the disk, the database or the machine answered.
     pub cause: String,
+    /// The disk is full, rather than broken.
+    pub disk_full: bool,
 }
 
 #[derive(Clone)]
@@ -32,9 +36,11 @@ impl FatalCell {
 
     /// Records the cause unless there is one already.
     pub(crate) fn raise(&self, attempt: impl Into<String>, cause: impl ToString) -> FatalError {
+        let cause = cause.to_string();
         let error = FatalError {
             attempt: attempt.into(),
-            cause: cause.to_string(),
+            disk_full: room::says_full(&cause),
+            cause,
         };
         let raised = self.cell.send_if_modified(|current| {
             let first = current.is_none();

@@ -99,6 +99,7 @@ impl LogFile {
             committed: None,
             name: shared.path.display().to_string(),
             fatal,
+            reserve: self.reserve,
         };
         std::thread::Builder::new()
             .name("store-log".to_owned())

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::record::checksum;
+use crate::room;
 
 /// Schema version of both files, kept as SQLite's `user_version`.
 pub(crate) const SCHEMA: u32 = 1;
@@ -196,7 +197,17 @@ pub(crate) fn private_file(path: &Path) -> io::Result<File> {
 /// The database's message. Its errors are not passed on as values: no other part of
 /// the program may come to depend on them.
 pub(crate) fn text(error: rusqlite::Error) -> String {
-    error.to_string()
+    match error.sqlite_error() {
+        // The one failure of a full disk that the database calls by another name: the index of the
+        // write-ahead file could not be made longer.
+        Some(failure) if failure.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE => {
+            format!(
+                "{} (for the index of the write-ahead file)",
+                room::SQLITE_FULL
+            )
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// SQLite's integers are signed; log indexes and terms stay far below the sign bit.

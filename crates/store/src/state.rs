@@ -15,6 +15,7 @@ use crate::directory::{Identity, sync_folder, with_side_files};
 use crate::machine::{Machine, Row, RowChange};
 use crate::raft::{LogId, StoredMembers};
 use crate::record::{self, PlaceRecord, StandingMembersRecord, checksum};
+use crate::room::{self, Reserve};
 use crate::sqlite::{self, Flush, text};
 
 /// An opened `state.db`.
@@ -168,8 +169,14 @@ impl StateFile {
     }
 
     /// Moves everything into the main file and closes it.
-    pub(crate) fn close(self) -> Result<(), String> {
-        sqlite::checkpoint(&self.connection)?;
+    pub(crate) fn close(self, reserve: &Reserve) -> Result<(), String> {
+        match reserve.with_room(|| sqlite::checkpoint(&self.connection)) {
+            // What the disk has no room to move stays in the write-ahead file, as good.
+            Err(cause) if room::says_full(&cause) => {
+                tracing::warn!(%cause, "the state is closed with its write-ahead file");
+            }
+            moved => moved?,
+        }
         self.connection.close().map_err(|(_, error)| text(error))
     }
 }
@@ -177,6 +184,17 @@ impl StateFile {
 /// Copies the state as it is now into a file of its own and flushes it. Commits go on
 /// meanwhile: the copy reads one snapshot of the write-ahead file.
 pub(crate) fn copy(state: &Path, target: &Path) -> Result<Standing, String> {
+    let copied = copy_to(state, target);
+    if copied.is_err() {
+        // Half a copy is of no use, and it may be what fills the disk.
+        for part in with_side_files(target) {
+            fs::remove_file(part).ok();
+        }
+    }
+    copied
+}
+
+fn copy_to(state: &Path, target: &Path) -> Result<Standing, String> {
     for stale in with_side_files(target) {
         match fs::remove_file(&stale) {
             Ok(()) => {}

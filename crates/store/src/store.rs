@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{Config, Raft, ServerState, SnapshotPolicy};
@@ -23,7 +24,7 @@ use crate::machine::Machine;
 use crate::network::NoPeers;
 use crate::output::{self, OutputReceiver};
 use crate::raft::{Peer, Proposal, Types};
-use crate::room::{Room, RoomGauge};
+use crate::room::{Reserve, Room, RoomGauge};
 use crate::{sqlite, state};
 
 /// Milliseconds between heartbeats of a primary (CLUST-06).
@@ -34,6 +35,9 @@ const ELECTION_MS: (u64, u64) = (1_500, 3_000);
 
 /// The most proposals that can be on their way at once; shutting down counts them in 32 bits.
 const INFLIGHT_MAX: usize = 1 << 20;
+
+/// How often the disk is looked at.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 
 /// How many entries stay in the log behind a snapshot, for members that are a little late.
 const KEEP_BEHIND_SNAPSHOT: u64 = 1_000;
@@ -55,6 +59,7 @@ struct Inner<M: Machine> {
     identity: Identity,
     fatal: FatalCell,
     gauge: RoomGauge,
+    reserve: Arc<Reserve>,
     next_ticket: AtomicU64,
     inflight: Semaphore,
     stopping: AtomicBool,
@@ -113,10 +118,11 @@ impl<M: Machine> Store<M> {
             directory,
             lock,
             identity,
-            log,
+            mut log,
             state,
             machine,
             outcome,
+            reserve,
         } = booted;
         let applied_before = state.standing().applied;
         let empty = log.last().is_none() && log.vote().is_none() && applied_before.is_none();
@@ -124,7 +130,7 @@ impl<M: Machine> Store<M> {
         let fatal = FatalCell::new();
         let lock = Arc::new(lock);
         let (sender, receiver) = output::channel::<M>(config.output_limit);
-        let engine = Arc::new(Engine::new(
+        let engine = Engine::new(
             state,
             machine,
             sender,
@@ -132,9 +138,11 @@ impl<M: Machine> Store<M> {
             directory.clone(),
             Order::Strict,
             Some(Arc::clone(&lock)),
-        ));
+        );
+        let engine = Arc::new(engine.with_reserve(Arc::clone(&reserve)));
         let durable: Arc<dyn Durable> = Arc::clone(&engine) as _;
         let log_path = directory.log();
+        log.reserve = Arc::clone(&reserve);
         let log = log
             .start(Order::Strict, durable, fatal.clone(), Some(lock))
             .map_err(|cause| OpenError::unreadable(log_path, cause))?;
@@ -159,6 +167,7 @@ impl<M: Machine> Store<M> {
             identity,
             fatal,
             gauge: RoomGauge::new(config.min_free_bytes),
+            reserve,
             next_ticket: AtomicU64::new(1),
             inflight: Semaphore::new(config.inflight_limit),
             stopping: AtomicBool::new(false),
@@ -167,6 +176,7 @@ impl<M: Machine> Store<M> {
         });
         inner.watch_for_an_end();
         Inner::propose_checks(&inner);
+        Inner::watch_room(&inner);
         inner.take_office(empty).await.map_err(OpenError::Stopped)?;
         let revision = inner.engine.read(|_, revision| revision);
         let report = BootReport {
@@ -240,13 +250,13 @@ impl<M: Machine> Store<M> {
     /// Whether the disk has room (STORE-09); one system call. A file system that cannot
     /// be asked counts as low.
     pub fn room(&self) -> Room {
-        self.inner
-            .gauge
-            .room(&self.inner.directory.root)
-            .unwrap_or_else(|error| {
-                tracing::warn!(%error, "cannot ask the file system for free space");
-                Room::Low
-            })
+        self.inner.room()
+    }
+
+    /// On a full disk gives a piece of the reserve up for workers on the same disk, which carry out
+    /// what is recorded; half of it stays for the store (STORE-09). True when there was a piece.
+    pub fn lend_room(&self) -> bool {
+        self.inner.reserve.lend(&self.inner.directory.root)
     }
 
     /// Resolves when the store cannot go on; the process then ends with exit code 9
@@ -422,6 +432,40 @@ impl<M: Machine> Inner<M> {
                     let check = Proposal::Check { index, digest };
                     // A check that does not get through is not missed: the next one is not far.
                     inner.raft.client_write_ff(check, None).await.ok();
+                }
+            }
+        });
+    }
+
+    fn room(&self) -> Room {
+        self.gauge
+            .room(&self.directory.root)
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot ask the file system for free space");
+                Room::Low
+            })
+    }
+
+    /// Looks after the disk: tells of it, and makes the reserve again once there is room (STORE-09).
+    fn watch_room(inner: &Arc<Self>) {
+        // Weak, so that this task does not keep the store running.
+        let inner = Arc::downgrade(inner);
+        tokio::spawn(async move {
+            let mut look = tokio::time::interval(ROOM_EVERY);
+            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                look.tick().await;
+                let Some(inner) = inner.upgrade() else { return };
+                if inner.stopping.load(Ordering::Relaxed) || inner.fatal.get().is_some() {
+                    return;
+                }
+                if inner.room() == Room::Plenty {
+                    let (reserve, root) =
+                        (Arc::clone(&inner.reserve), inner.directory.root.clone());
+                    let min_free_bytes = inner.config.min_free_bytes;
+                    drop(inner);
+                    let top_up = move || reserve.top_up(&root, min_free_bytes);
+                    tokio::task::spawn_blocking(top_up).await.ok();
                 }
             }
         });

@@ -79,7 +79,7 @@ impl Claim {
     ) -> Result<Self, Failure> {
         let path = data.join(FILE);
         let failed = |error: &std::io::Error| {
-            Failure::failed(format!("cannot write {}: {error}", path.display()))
+            Failure::io(format!("cannot write {}: {error}", path.display()), error)
         };
         let mut file = File::options()
             .read(true)

@@ -7,13 +7,14 @@ mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use greenroom_auto::{AutoManager, SeatSettings, Supervisor, supervise, supervise_seated};
 use greenroom_manager::{Running, StatusLog};
 use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::{NodeState, RunningJob};
 use greenroom_sdk::{Client, EventSettings, StreamItem};
+use greenroom_store::FatalError;
 
 pub(crate) use worker::{LocalWorker, WORKERS_MAX};
 
@@ -36,6 +37,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(12);
 /// Pause before a worker that ended by itself is started again, so that one that ends at once does
 /// not keep the machine busy.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause before a worker that a full disk kept from starting is tried again.
+const FULL_PAUSE: Duration = Duration::from_secs(5);
+
+/// What goes on is told again after this.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -210,11 +217,18 @@ impl System {
             control: None,
             _claim: claim,
         };
+        let fatal = system.fatal();
         let populated = tokio::select! {
             populated = system.populate(&address, listener) => populated,
+            error = fatal => Err(manager::store_failed(&error)),
             () = stop => Err(Failure::failed("interrupted before everything had started")),
         };
         if let Err(failure) = populated {
+            // Jobs from before run on: a full disk is no reason to stop one (STORE-09).
+            if failure.exit == Exit::DiskFailed {
+                system.workers.iter().for_each(LocalWorker::hang_up);
+                return Err(failure);
+            }
             say("ending what was started");
             system.stop().await?;
             return Err(failure);
@@ -274,9 +288,8 @@ impl System {
     }
 
     /// Resolves when the store fails, after which everything must end.
-    pub(crate) fn fatal(&self) -> impl Future<Output = String> + Send + 'static {
-        let fatal = self.manager.fatal();
-        async move { fatal.await.to_string() }
+    pub(crate) fn fatal(&self) -> impl Future<Output = FatalError> + Send + 'static {
+        self.manager.fatal()
     }
 
     /// Starts workers again that end by themselves, as a machine's service manager would. Its jobs
@@ -289,14 +302,28 @@ impl System {
                 "worker-{number} ended ({how}); it is started again"
             ));
             tokio::time::sleep(RESTART_PAUSE).await;
-            match worker::spawn(&self.plan, &self.url, &self.client, number).await {
-                Ok(worker) => self.workers[at] = worker,
-                Err(failure) => return failure,
-            }
-            if let Err(failure) = self.workers[at].ready().await {
-                return failure;
+            let mut told: Option<Instant> = None;
+            while let Err(failure) = self.revive(at, number).await {
+                // On a full disk it cannot start, and nothing else is ended for that.
+                if failure.exit != Exit::DiskFailed {
+                    return failure;
+                }
+                // Without it nothing on it could be stopped or deleted (STORE-09).
+                if self.manager.lend_room() {
+                    continue;
+                }
+                if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
+                    told = Some(Instant::now());
+                    say(&format!("{failure}\nit is tried again until there is room"));
+                }
+                tokio::time::sleep(FULL_PAUSE).await;
             }
         }
+    }
+
+    async fn revive(&mut self, at: usize, number: u32) -> Outcome {
+        self.workers[at] = worker::spawn(&self.plan, &self.url, &self.client, number).await?;
+        self.workers[at].ready().await
     }
 
     /// Ends everything in order: the control plane first, so that nothing is placed again, then the

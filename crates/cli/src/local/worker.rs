@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{POOL, Plan, processes};
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::say;
 use crate::verbs::node::write_secret;
 use crate::verbs::worker::Runtime;
@@ -50,7 +50,7 @@ pub(crate) async fn spawn(
 ) -> Result<LocalWorker, Failure> {
     let name = format!("worker-{number}");
     let failed = |what: &str, error: std::io::Error| {
-        Failure::failed(format!("{name}: cannot {what}: {error}"))
+        Failure::io(format!("{name}: cannot {what}: {error}"), &error)
     };
     std::fs::create_dir_all(plan.data.join(&name))
         .map_err(|error| failed("make its folder", error))?;
@@ -191,7 +191,16 @@ async fn register(client: &Client, name: &str) -> Result<greenroom_sdk::Slot, Fa
             .await
         {
             Err(Error::AlreadyExists(_)) if events.next().await.is_some() => {}
-            registered => return Ok(registered?),
+            Err(error) => {
+                let is_full = error.refused().is_some_and(|it| it.reason == "disk_full");
+                let failure = Failure::from(error);
+                return Err(if is_full {
+                    Failure::new(Exit::DiskFailed, failure.message).hint(FULL_HINT)
+                } else {
+                    failure
+                });
+            }
+            Ok(registered) => return Ok(registered),
         }
     }
 }
@@ -217,14 +226,20 @@ async fn why_not(child: &mut Child, name: &str, state_dir: &Path) -> Failure {
     let why = last
         .and_then(|line| line.strip_prefix("greenroom: "))
         .unwrap_or("see its log");
+    let is_full = why.contains("No space left on device");
     let exit = match status.code() {
         Some(code) if code == Exit::Locked as i32 => Exit::Locked,
         Some(code) if code == Exit::TooNew as i32 => Exit::TooNew,
         Some(code) if code == Exit::RuntimeDenied as i32 => Exit::RuntimeDenied,
+        Some(code) if code == Exit::DiskFailed as i32 => Exit::DiskFailed,
+        _ if is_full => Exit::DiskFailed,
         _ => Exit::Failed,
     };
-    Failure::new(exit, format!("{name} did not start: {why}"))
-        .hint(format!("its log is {}", log.display()))
+    let failure = Failure::new(exit, format!("{name} did not start: {why}"));
+    if is_full {
+        return failure.hint(FULL_HINT);
+    }
+    failure.hint(format!("its log is {}", log.display()))
 }
 
 /// The machine's vCPUs, shared out: all workers together offer what there is, not a multiple of it.
@@ -274,6 +289,11 @@ impl LocalWorker {
             let _ = self.child.try_wait();
             pids
         });
+    }
+
+    /// Tells the worker to end and to leave its jobs running.
+    pub(crate) fn hang_up(&self) {
+        processes::hang_up(self.pid);
     }
 
     /// Tells the worker to end.

@@ -1,5 +1,6 @@
 //! `greenroom apply`, `delete` and `validate`: bundles from manifests to the Manager.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub(crate) struct Delete {
     /// Wait until they are gone.
     #[arg(long)]
     wait: bool,
-    /// How long to wait at most, e.g. 90s or 5m.
+    /// How long the whole may take, with --wait or without, e.g. 90s or 5m.
     #[arg(long, value_parser = duration, default_value = "2m", value_name = "TIME")]
     timeout: Duration,
     #[command(flatten)]
@@ -361,61 +362,77 @@ impl Delete {
                 .iter()
                 .map(|manifest| manifest.bundle.bundle_id.clone()),
         );
-        let client = self.manager.connect().await?;
-        let (state, mut events) = client.event_stream(EventSettings::default()).await?;
-        let known = |id: &BundleId| {
-            state
-                .bundles
-                .iter()
-                .any(|known| known.bundle.bundle_id == *id)
-        };
-        if let Some(unknown) = bundles.iter().find(|id| !known(id)) {
-            return Err(Failure::failed(format!(
-                "there is no bundle {unknown}; nothing was deleted"
-            ))
-            .hint("`greenroom get bundles` lists them"));
+        let (limit, count) = (self.timeout, bundles.len());
+        let asked = Cell::new(0);
+        let deleted = delete(self.manager, bundles, self.wait, &asked);
+        match tokio::time::timeout(limit, deleted).await {
+            Ok(ended) => ended,
+            Err(_) => Err(late(limit, asked.get(), count)),
         }
-        for bundle_id in &bundles {
-            client.delete_bundle(bundle_id.clone()).await?;
-            let text = || format!("bundle {bundle_id} is being deleted");
-            let told = serde_json::json!({"bundleId": bundle_id, "action": "deleting"});
-            self.manager.output().either(&told, text)?;
-        }
-        if !self.wait {
-            return Ok(());
-        }
-        let mut waiting: BTreeSet<BundleId> = bundles.into_iter().collect();
-        let watch = async {
-            while !waiting.is_empty() {
-                match events.next().await {
-                    Some(StreamItem::Event(stamped)) => {
-                        if let StreamEvent::BundleDeleted(bundle_id) = &stamped.event
-                            && waiting.remove(bundle_id)
-                        {
-                            say(&format!("bundle {bundle_id} is gone"));
-                        }
-                    }
-                    Some(StreamItem::Resnapshot(state)) => waiting.retain(|id| {
-                        state
-                            .bundles
-                            .iter()
-                            .any(|known| known.bundle.bundle_id == *id)
-                    }),
-                    Some(StreamItem::Closed(error)) => return Err(Failure::from(error)),
-                    None => return Err(Failure::failed("the event stream ended")),
+    }
+}
+
+/// That the time is over, and what is known: of `count` deletes, `asked` were taken.
+fn late(limit: Duration, asked: usize, count: usize) -> Failure {
+    let text = if asked < count {
+        format!("no answer within {limit:?}: {asked} of {count} deletes are known to be taken")
+    } else {
+        format!("still being deleted after {limit:?}")
+    };
+    Failure::failed(text).hint("`greenroom get bundles` says what is there")
+}
+
+async fn delete(
+    manager: Manager,
+    bundles: Vec<BundleId>,
+    wait: bool,
+    asked: &Cell<usize>,
+) -> Outcome {
+    let client = manager.connect().await?;
+    let (state, mut events) = client.event_stream(EventSettings::default()).await?;
+    let known = |id: &BundleId| {
+        state
+            .bundles
+            .iter()
+            .any(|known| known.bundle.bundle_id == *id)
+    };
+    if let Some(unknown) = bundles.iter().find(|id| !known(id)) {
+        return Err(
+            Failure::failed(format!("there is no bundle {unknown}; nothing was deleted"))
+                .hint("`greenroom get bundles` lists them"),
+        );
+    }
+    for bundle_id in &bundles {
+        client.delete_bundle(bundle_id.clone()).await?;
+        let text = || format!("bundle {bundle_id} is being deleted");
+        let told = serde_json::json!({"bundleId": bundle_id, "action": "deleting"});
+        manager.output().either(&told, text)?;
+        asked.set(asked.get() + 1);
+    }
+    if !wait {
+        return Ok(());
+    }
+    let mut waiting: BTreeSet<BundleId> = bundles.into_iter().collect();
+    while !waiting.is_empty() {
+        match events.next().await {
+            Some(StreamItem::Event(stamped)) => {
+                if let StreamEvent::BundleDeleted(bundle_id) = &stamped.event
+                    && waiting.remove(bundle_id)
+                {
+                    say(&format!("bundle {bundle_id} is gone"));
                 }
             }
-            Ok(())
-        };
-        tokio::time::timeout(self.timeout, watch)
-            .await
-            .unwrap_or_else(|_| {
-                Err(Failure::failed(format!(
-                    "still being deleted after {:?}",
-                    self.timeout
-                )))
-            })
+            Some(StreamItem::Resnapshot(state)) => waiting.retain(|id| {
+                state
+                    .bundles
+                    .iter()
+                    .any(|known| known.bundle.bundle_id == *id)
+            }),
+            Some(StreamItem::Closed(error)) => return Err(Failure::from(error)),
+            None => return Err(Failure::failed("the event stream ended")),
+        }
     }
+    Ok(())
 }
 
 // === impl Validate ===
@@ -453,5 +470,43 @@ impl Validate {
         } else {
             Err(refuse(&found.errors))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        delete: Delete,
+    }
+
+    #[tokio::test]
+    async fn a_delete_that_nobody_answers_ends_in_its_time_without_waiting_for_the_end() {
+        // It takes connections and says nothing, as a Manager does whose store is dead.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let words = ["delete", "news", "--timeout", "1s", "--manager", &url];
+        let line = Line::try_parse_from(words).unwrap();
+        let begun = std::time::Instant::now();
+        let failure = line.delete.run().await.unwrap_err();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        let told = failure.to_string();
+        assert!(
+            told.contains("0 of 1 deletes are known to be taken"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_time_that_is_over_says_what_is_known() {
+        let told = |asked| late(Duration::from_secs(5), asked, 2).message;
+        assert!(told(1).contains("1 of 2"), "{}", told(1));
+        assert_eq!(told(2), "still being deleted after 5s");
     }
 }

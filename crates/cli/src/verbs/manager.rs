@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use greenroom_manager::{Running, Settings, StartError, StatusLog};
-use greenroom_store::OpenError;
+use greenroom_store::{FatalError, OpenError, ProposeError};
 
 use super::media::chain;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::Output;
 use crate::signals::Signals;
 
@@ -59,6 +59,7 @@ pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<R
             let exit = match &error {
                 StartError::Listen { .. } => Exit::AddressTaken,
                 StartError::NotLoopback(_) => Exit::BadInput,
+                StartError::Open(ProposeError::Fatal(_)) => Exit::DiskFailed,
                 StartError::Open(_) => Exit::Failed,
                 StartError::Store(error) => match error {
                     OpenError::Locked { .. } => Exit::Locked,
@@ -70,10 +71,31 @@ pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<R
             };
             let failure = Failure::new(exit, chain(&error));
             match exit {
+                Exit::DiskFailed if is_full(&error) => failure.hint(FULL_HINT),
                 Exit::AddressTaken => failure.hint("--listen HOST:PORT chooses another address"),
                 _ => failure,
             }
         })
+}
+
+fn is_full(error: &StartError) -> bool {
+    match error {
+        StartError::Store(OpenError::DiskFull { .. }) => true,
+        StartError::Store(OpenError::Stopped(cause))
+        | StartError::Open(ProposeError::Fatal(cause)) => cause.disk_full,
+        _ => false,
+    }
+}
+
+const RUN_ON: &str = "workers and jobs run on, and the next start takes them over";
+
+/// That the store cannot go on, and what to do about it.
+pub(crate) fn store_failed(error: &FatalError) -> Failure {
+    let failure = Failure::new(Exit::DiskFailed, chain(error));
+    if error.disk_full {
+        return failure.hint(format!("{RUN_ON}; {FULL_HINT}"));
+    }
+    failure.hint(RUN_ON)
 }
 
 /// Runs until a signal or until the store fails.
@@ -81,12 +103,12 @@ async fn serve(running: Running, mut signals: Signals) -> Outcome {
     let fatal = running.fatal();
     tokio::select! {
         () = signals.recv() => {}
-        error = fatal => return Err(Failure::new(Exit::DiskFailed, chain(&error))),
+        error = fatal => return Err(store_failed(&error)),
     }
     // A second signal ends the process at once; nothing durable is lost by that (API-19).
     tokio::select! {
         closed = running.shutdown() => closed.map_err(|error| {
-            Failure::new(Exit::DiskFailed, chain(&error))
+            store_failed(&error)
         }),
         () = signals.recv() => Err(Failure::failed("ended at once by a second signal")),
     }

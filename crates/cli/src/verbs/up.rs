@@ -7,8 +7,9 @@ use clap::Args;
 use greenroom_manager::StatusLog;
 
 use super::demo::{self, Demo};
+use super::manager;
 use super::worker::Runtime;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::local::{Plan, System, WORKERS_MAX};
 use crate::output::{Output, say};
 use crate::signals::{Hangup, Signals};
@@ -114,7 +115,7 @@ impl Up {
             )
         });
         if let Err(failure) = told {
-            system.stop().await?;
+            end(system).await?;
             return Err(failure);
         }
         let fatal = system.fatal();
@@ -122,23 +123,31 @@ impl Up {
             () = signals.recv() => {}
             () = hangup.recv() => {}
             error = fatal => {
-                let hint = "workers and jobs run on, and the next `greenroom up` takes them over";
-                return Err(Failure::new(Exit::DiskFailed, error).hint(hint));
+                return Err(manager::store_failed(&error));
             }
             failure = system.keep_workers() => {
                 say(&format!("ending: {failure}"));
-                system.stop().await?;
+                end(system).await?;
                 return Err(failure);
             }
         }
         say(&format!("ending: {at_end} (Ctrl-C again ends at once)"));
         tokio::select! {
-            ended = system.stop() => ended,
+            ended = end(system) => ended,
             () = signals.recv() => {
                 let hint = "the next `greenroom up` takes over what still runs";
                 Err(Failure::failed("ended at once; workers may still run").hint(hint))
             }
         }
+    }
+}
+
+/// Ends everything in order, for as long as the store goes on.
+async fn end(system: System) -> Outcome {
+    let fatal = system.fatal();
+    tokio::select! {
+        ended = system.stop() => ended,
+        error = fatal => Err(manager::store_failed(&error)),
     }
 }
 

@@ -114,9 +114,6 @@ impl ManagerApi {
                 NodeInventory::try_from(picture).map_err(|error| error.under("hardware"))
             })
             .transpose()?;
-        self.engine()
-            .refuse_full_disk()
-            .map_err(|refusal| write_refusal(&refusal))?;
         let command = Command::Register(Register {
             token: request.token,
             address,

@@ -12,7 +12,7 @@ use greenroom_sdk::proto::health::health_client::HealthClient;
 use greenroom_sdk::proto::manager::Job;
 use greenroom_sdk::types::kv::{KvCommit, KvWrite};
 use greenroom_sdk::types::node::NodeState;
-use greenroom_testkit::{TestManager, job, key, within};
+use greenroom_testkit::{FakeWorker, TestManager, job, key, within};
 use tonic::Code;
 
 async fn refusal(settings: Settings) -> StartError {
@@ -164,6 +164,7 @@ async fn on_a_full_disk_only_what_makes_room_is_taken() {
     let mut watch = manager.watch().await;
     super::running(&client, &mut watch, &worker, "on-air").await;
     client.create_job(job("old")).await.unwrap();
+    let newcomer = FakeWorker::register(&client, "n3").await;
     // No disk has as much free as is asked for now.
     manager.settings().min_free_bytes = u64::MAX;
     manager.restart().await;
@@ -174,8 +175,15 @@ async fn on_a_full_disk_only_what_makes_room_is_taken() {
     assert_eq!(refused.reason(), "disk_full");
     let refused = client.register_cluster_node("n2", "").await.unwrap_err();
     assert_eq!(refused.reason(), "disk_full");
-    let refused = worker.present(&client).await.unwrap_err();
+    let refused = newcomer.present(&client).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
+    // One that was here before comes back, and its hello is recorded: without it nothing could be
+    // stopped.
+    let greeted = worker.greeted();
+    worker.drop_stream();
+    worker.call_in(&client).await.unwrap();
+    worker.wait_greeted(greeted + 1).await;
+    watch.until_node("n1", NodeState::Running).await;
     let commit = |namespace: &str| KvCommit {
         namespace: namespace.to_owned(),
         writes: vec![KvWrite::set("active", *b"me")],

@@ -1,6 +1,7 @@
 //! Creating, opening and checking `log.db`, before anything runs on it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
 
@@ -8,6 +9,7 @@ use super::window::Window;
 use crate::directory::Identity;
 use crate::raft::{Entry, LogId, Vote};
 use crate::record::{self, LogRecord, PlaceRecord, VoteRecord};
+use crate::room::Reserve;
 use crate::sqlite::{self, Flush, signed, text};
 use crate::state::Standing;
 
@@ -17,6 +19,8 @@ pub(crate) struct LogFile {
     pub(super) connection: Connection,
     pub(crate) identity: Identity,
     pub(super) window: Window,
+    /// What a write on a full disk may take.
+    pub(crate) reserve: Arc<Reserve>,
 }
 
 impl LogFile {
@@ -98,6 +102,7 @@ impl LogFile {
             connection,
             identity,
             window,
+            reserve: Arc::new(Reserve::none()),
         })
     }
 

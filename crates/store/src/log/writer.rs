@@ -4,7 +4,7 @@
 //! (STORE-03). Jobs reach the disk in the order in which they were asked for.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use openraft::storage::IOFlushed;
 use rusqlite::Connection;
@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::fatal::FatalCell;
 use crate::raft::{LogId, Types, Vote};
 use crate::record::{self, LogRecord, PlaceRecord, VoteRecord};
+use crate::room::Reserve;
 use crate::sqlite::{self, signed, text};
 
 /// How many waiting requests one transaction takes.
@@ -61,6 +62,7 @@ pub(super) struct Writer {
     pub(super) committed: Option<LogId>,
     pub(super) name: String,
     pub(super) fatal: FatalCell,
+    pub(super) reserve: Arc<Reserve>,
 }
 
 impl Writer {
@@ -86,14 +88,16 @@ impl Writer {
                 }
                 None => None,
             };
-            match self.write(&group) {
+            let reserve = Arc::clone(&self.reserve);
+            match reserve.with_room(|| self.write(&group)) {
                 Ok(written) => {
                     wrote(written);
                     group.into_iter().for_each(|job| job.finish(None));
                 }
                 Err(cause) => {
                     // One attempt only (STORE-12): after a failed flush nobody knows what
-                    // is on disk, so nothing further may be acknowledged.
+                    // is on disk, so nothing further may be acknowledged. A full disk is
+                    // another matter as long as there is a reserve; see `room.rs`.
                     self.fatal
                         .raise(format!("cannot write {}", self.name), &cause);
                     group.into_iter().for_each(|job| job.finish(Some(&cause)));
