@@ -3,10 +3,14 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 /// Exit codes of the binary. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
+    /// Whoever read the output went away, as `head` does: there is nobody to tell, and no fault.
+    ReaderGone = 0,
     /// The call was refused, an expectation was not met, or the other side could not be reached.
     Failed = 1,
     /// The command line or a file is wrong; nothing was changed.
@@ -41,6 +45,12 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
+    /// Stable token for programs; empty for that of the exit code.
+    reason: String,
+    /// Places in files, as data.
+    at: Vec<Value>,
+    /// A program that asked for JSON was told already.
+    told: bool,
 }
 
 /// How every command ends.
@@ -54,6 +64,9 @@ impl Failure {
             exit,
             message: message.into(),
             hint: None,
+            reason: String::new(),
+            at: Vec::new(),
+            told: false,
         }
     }
 
@@ -80,6 +93,86 @@ impl Failure {
         self.hint = Some(hint.into());
         self
     }
+
+    /// The token of a refusal; in the same form wherever it comes from.
+    #[must_use]
+    pub(crate) fn because(mut self, reason: &str) -> Self {
+        self.reason = snake(reason);
+        self
+    }
+
+    /// True for the refusal of that token.
+    pub(crate) fn is_because(&self, reason: &str) -> bool {
+        self.reason == reason
+    }
+
+    #[must_use]
+    pub(crate) fn at(mut self, places: Vec<Value>) -> Self {
+        self.at = places;
+        self
+    }
+
+    /// What stdout holds says it already.
+    #[must_use]
+    pub(crate) fn told(mut self) -> Self {
+        self.told = true;
+        self
+    }
+
+    /// The failure for programs; none where they were told, or where nobody reads.
+    pub(crate) fn as_json(&self) -> Option<Value> {
+        if self.told || self.message.is_empty() {
+            return None;
+        }
+        let reason = match self.reason.as_str() {
+            "" => self.exit.reason(),
+            reason => reason,
+        };
+        let mut error = json!({
+            "reason": reason,
+            "exit": self.exit as u8,
+            "message": self.message,
+        });
+        if let Some(hint) = &self.hint {
+            error["hint"] = hint.as_str().into();
+        }
+        if !self.at.is_empty() {
+            error["at"] = self.at.clone().into();
+        }
+        Some(json!({"error": error}))
+    }
+}
+
+impl Exit {
+    /// What a code means, in one word.
+    const fn reason(self) -> &'static str {
+        match self {
+            Self::ReaderGone => "reader_gone",
+            Self::Failed => "failed",
+            Self::BadInput => "bad_input",
+            Self::AddressTaken => "address_taken",
+            Self::Locked => "locked",
+            Self::NoPlace => "no_place",
+            Self::TooNew => "too_new",
+            Self::StoreMissing => "store_missing",
+            Self::Unreadable => "unreadable",
+            Self::DiskFailed => "disk_failed",
+            Self::RuntimeDenied => "runtime_denied",
+        }
+    }
+}
+
+/// `unknownJob` as `unknown_job`: the control plane's tokens are written in another form than the
+/// Manager's.
+fn snake(token: &str) -> String {
+    let mut text = String::with_capacity(token.len() + 4);
+    for letter in token.chars() {
+        if letter.is_ascii_uppercase() {
+            text.push('_');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
 }
 
 impl fmt::Display for Failure {
@@ -96,8 +189,32 @@ impl From<std::io::Error> for Failure {
     /// For writes to stdout. A reader that went away, as `head` does, is told nothing.
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
-            return Self::failed(String::new());
+            return Self::new(Exit::ReaderGone, String::new());
         }
         Self::failed(format!("cannot write the output: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_to_programs_with_reason_hint_and_places() {
+        let failure = Failure::bad_input("x.yaml:3:7: jobs: expected a list")
+            .hint("look there")
+            .at(vec![json!({"line": 3})]);
+        assert_eq!(
+            failure.as_json().unwrap(),
+            json!({"error": {
+                "reason": "bad_input", "exit": 2, "hint": "look there",
+                "message": "x.yaml:3:7: jobs: expected a list", "at": [{"line": 3}],
+            }})
+        );
+        let failure = Failure::failed("there is no job x").because("unknownJob");
+        assert_eq!(failure.as_json().unwrap()["error"]["reason"], "unknown_job");
+        assert_eq!(failure.told().as_json(), None);
+        let gone = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!((gone.exit as u8, gone.as_json()), (0, None));
     }
 }

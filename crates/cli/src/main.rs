@@ -9,7 +9,7 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Outcome;
 
@@ -74,7 +74,12 @@ fn main() -> ExitCode {
     if args.next_if(|word| word == "supervise").is_some() {
         return greenroom_worker::supervise::main(args);
     }
-    let cli = Cli::parse();
+    let mut matches = Cli::command().get_matches();
+    let json = wants_json(&matches);
+    let cli = match Cli::from_arg_matches_mut(&mut matches) {
+        Ok(cli) => cli,
+        Err(error) => error.format(&mut Cli::command()).exit(),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -91,9 +96,27 @@ fn main() -> ExitCode {
             if !failure.message.is_empty() {
                 output::say(&format!("greenroom: {failure}"));
             }
+            if json && let Some(told) = failure.as_json() {
+                // Nobody is left to tell when stdout is gone.
+                let _ = output::Output { json }.line(&told);
+            }
             ExitCode::from(failure.exit as u8)
         }
     }
+}
+
+/// Whether the verb was asked for JSON.
+fn wants_json(matches: &ArgMatches) -> bool {
+    // `ctl` takes its request by that name, which is no wish for a form.
+    let flag = matches!(matches.try_get_one::<bool>("json"), Ok(Some(true)));
+    let form = matches!(
+        matches.try_get_one::<verbs::get::Form>("output"),
+        Ok(Some(verbs::get::Form::Json))
+    );
+    let below = matches
+        .subcommand()
+        .is_some_and(|(_, below)| wants_json(below));
+    flag || form || below
 }
 
 async fn run(verb: Verb) -> Outcome {

@@ -54,6 +54,12 @@ pub enum ClientError {
         /// What went wrong.
         cause: String,
     },
+    /// Something else answers at the address: it does not speak HTTP/1.1, or not this API.
+    #[error("{address}: what answers there is no control plane")]
+    Stranger {
+        /// `host:port`.
+        address: String,
+    },
     /// The server refused.
     #[error("{message} ({code})")]
     Refused {
@@ -298,10 +304,15 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
             .map_err(|error| self.broken(error))?;
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|error| self.broken(error))?;
+        let response = sender.send_request(request).await.map_err(|error| {
+            if speaks_otherwise(&error) {
+                ClientError::Stranger {
+                    address: self.address.clone(),
+                }
+            } else {
+                self.broken(error)
+            }
+        })?;
         let (head, body) = response.into_parts();
         Ok((head.status, body, connection))
     }
@@ -324,10 +335,10 @@ impl Client {
         }
     }
 
-    fn broken(&self, cause: impl ToString) -> ClientError {
+    fn broken(&self, cause: impl Into<BoxError>) -> ClientError {
         ClientError::Connection {
             address: self.address.clone(),
-            cause: cause.to_string(),
+            cause: innermost(&*cause.into()),
         }
     }
 
@@ -366,7 +377,7 @@ impl CallbackFeed {
                 Some(Err(error)) => {
                     return Err(ClientError::Connection {
                         address: self.address.clone(),
-                        cause: error.to_string(),
+                        cause: innermost(&error),
                     });
                 }
             }
@@ -406,6 +417,27 @@ fn read_event(block: &[u8]) -> Result<Option<CallbackEvent>, String> {
     }
     let data = serde_json::from_str(&data.join("\n")).map_err(|error| error.to_string())?;
     Ok(Some(CallbackEvent { name, data }))
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The innermost cause: those around it only repeat which part of the transport passed it on.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost.to_string()
+}
+
+/// True where the other side sent bytes that are no HTTP/1.1. Bytes that come ahead of the request,
+/// as those of an HTTP/2 server do, cancel it.
+fn speaks_otherwise(error: &hyper::Error) -> bool {
+    let unexpected = || {
+        let cause = std::error::Error::source(error);
+        cause.is_some_and(|cause| cause.to_string().contains("unexpected message"))
+    };
+    error.is_parse() || (error.is_canceled() && unexpected())
 }
 
 /// An id as one segment of a path.

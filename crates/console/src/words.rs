@@ -19,7 +19,21 @@ pub fn of_report(report: &Report) -> String {
     let mut text = String::new();
     headline(&mut text, report);
     if let Some((at, words)) = &report.progress {
-        line(&mut text, format_args!("Its worker said at {at}: {words}."));
+        sentence(&mut text, &format!("Its worker said at {at}: {words}"));
+    }
+    if let Some(restarts) = &report.service_restarts {
+        let (count, service, at) = (restarts.count, &restarts.service, restarts.at);
+        let times = if count == 1 { "time" } else { "times" };
+        let ended = match restarts.ended.as_str() {
+            "" => String::new(),
+            ended => format!(", which had ended with {ended}"),
+        };
+        line(
+            &mut text,
+            format_args!(
+                "Its worker started its services again {count} {times}, last {service} at {at}{ended}."
+            ),
+        );
     }
     if let Some(left) = report.waits_for {
         line(&mut text, format_args!("It is tried again in {left}."));
@@ -36,7 +50,7 @@ pub fn of_report(report: &Report) -> String {
         );
     }
     if let Some(last) = &report.last_failure {
-        line(&mut text, format_args!("Last {last}."));
+        sentence(&mut text, &format!("Last {last}"));
     }
     for (node_id, left) in &report.excluded {
         line(
@@ -81,7 +95,7 @@ fn headline(text: &mut String, report: &Report) {
             let how = how.replace("{}", node);
             line(text, format_args!("Job {job_id} {how}{after}."));
         }
-        (Some(standing), _) => line(text, format_args!("Job {job_id}: {standing}.")),
+        (Some(standing), _) => sentence(text, &format!("Job {job_id}: {standing}")),
         (None, _) => line(text, format_args!("Job {job_id} is not known.")),
     }
 }
@@ -351,6 +365,18 @@ const fn paid(mode: LaunchMode) -> &'static str {
         LaunchMode::OnDemand => "on demand",
         LaunchMode::Spot => "spot",
         LaunchMode::Reserved => "reserved",
+    }
+}
+
+/// A sentence with words of a job or a worker in it. What a job wrote stands below it, indented and
+/// as it is.
+fn sentence(text: &mut String, words: &str) {
+    let mut lines = words.trim_end().lines();
+    let first = lines.next().unwrap_or_default();
+    let end = if first.ends_with(['.', ':']) { "" } else { "." };
+    line(text, format_args!("{first}{end}"));
+    for written in lines {
+        line(text, format_args!("    | {written}"));
     }
 }
 

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom_ledger::{Change, What};
-use greenroom_types::job::{JobInfo, JobWithHistory};
+use greenroom_types::job::{JobInfo, JobInfoKind, JobWithHistory};
+use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, StartId, Wall};
 use tokio::sync::watch;
 
@@ -20,7 +21,7 @@ use crate::settings::EventSettings;
 use queue::weight;
 pub(crate) use queue::{End, News, Queue};
 
-/// Starts of which the last news is kept.
+/// Starts of which the last news, and the restarts by their workers, are kept.
 const LAST_INFO_MAX: usize = 4_096;
 
 #[derive(Debug)]
@@ -44,6 +45,8 @@ struct Inner {
     subscribers: Vec<Weak<Queue>>,
     /// The last news of starts.
     last_info: BTreeMap<StartId, Arc<JobInfo>>,
+    /// Restarts by workers, of starts that had any or are about to.
+    restarts: BTreeMap<StartId, ServiceRestarts>,
     ended: bool,
 }
 
@@ -194,9 +197,17 @@ impl Hub {
                 inner.last_info.remove(&oldest);
             }
         }
+        inner.count_restart(&info);
         for queue in inner.subscribers.iter().filter_map(Weak::upgrade) {
             queue.push_info(Arc::clone(&info));
         }
+    }
+
+    /// How often the services of a start were started again by its worker (EVT-09).
+    pub(crate) fn restarts(&self, start_id: &StartId) -> Option<ServiceRestarts> {
+        let inner = self.lock();
+        let restarts = inner.restarts.get(start_id)?;
+        (restarts.count > 0).then(|| restarts.clone())
     }
 
     /// What was said last of a start (EVT-09).
@@ -228,6 +239,27 @@ impl Hub {
 // === impl Inner ===
 
 impl Inner {
+    /// The end of a service comes ahead of the word that it is started again.
+    fn count_restart(&mut self, info: &JobInfo) {
+        let begins = matches!(
+            info.kind,
+            JobInfoKind::ServiceRestarting(_) | JobInfoKind::ContainerEvent { .. }
+        );
+        if begins && !self.restarts.contains_key(&info.start_id) {
+            if self.restarts.len() >= LAST_INFO_MAX {
+                let oldest = self.restarts.iter().min_by_key(|(_, it)| it.at);
+                if let Some(oldest) = oldest.map(|(start_id, _)| start_id.clone()) {
+                    self.restarts.remove(&oldest);
+                }
+            }
+            self.restarts
+                .insert(info.start_id.clone(), ServiceRestarts::default());
+        }
+        if let Some(restarts) = self.restarts.get_mut(&info.start_id) {
+            restarts.note(info.at, &info.kind);
+        }
+    }
+
     fn hold(&mut self, change: &Arc<Change>) {
         let before = match &change.what {
             What::Job(job) => self.jobs.insert(job.job.job_id.clone(), Arc::clone(job)),

@@ -111,6 +111,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_deep_or_repeats_itself_without_end_is_told_plainly_and_once() {
+        let deep_json = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        let deep_yaml: String = (0..300)
+            .map(|at| format!("{}a:\n", " ".repeat(at)))
+            .collect();
+        let bomb = {
+            let nine = |name: &str| vec![format!("*{name}"); 9].join(",");
+            let mut text = "a: &a [x,x,x,x,x,x,x,x,x]\n".to_owned();
+            for (name, of) in [("b", "a"), ("c", "b"), ("d", "c"), ("e", "d"), ("f", "e")] {
+                text.push_str(&format!("{name}: &{name} [{}]\n", nine(of)));
+            }
+            text
+        };
+        for text in [deep_json, deep_yaml, bomb] {
+            // With the stack of a program's main thread, which this thread of a test lacks.
+            let reader = std::thread::Builder::new().stack_size(8 << 20);
+            let read = reader.spawn(move || faults(&text).join("\n"));
+            let told = read.unwrap().join().unwrap();
+            assert!(told.starts_with("chan.yaml:"), "{told}");
+            for words in [" at line ", "column", "unknown field", "one of `"] {
+                assert!(!told.contains(words), "{words:?} is in {told}");
+            }
+            assert_eq!(told.lines().count(), 1, "{told}");
+        }
+    }
+
+    #[test]
     fn an_unknown_key_names_line_and_key() {
         assert_eq!(
             faults("bundleId: a\npool: p\njobs:\n  - jobName: e\n    requirement: {}\n"),

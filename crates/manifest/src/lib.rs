@@ -110,6 +110,8 @@ fn documents(text: &str) -> Option<Vec<serde_json::Value>> {
 pub(crate) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         strict_booleans: true,
+        // Far deeper than anything that is read here, and far from what a thread's stack holds.
+        budget: serde_saphyr::budget! { max_depth: 64 },
         // A manifest may repeat itself by an alias; a few lines must not become a million.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 20_000 },
     }
@@ -144,20 +146,73 @@ pub(crate) fn words(error: &serde_saphyr::Error) -> String {
         Error::FoldedBlockScalarMustIndentContent { .. } => {
             "the lines of a folded text (>) must be indented"
         }
+        // The same words as where the text could be read again as a tree.
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => return tree::unknown_key(field, expected),
+        Error::SerdeUnknownVariant {
+            variant, expected, ..
+        } => return tree::unknown_word(variant, expected),
+        Error::SerdeMissingField { field, .. } => return tree::missing_key(field),
+        Error::SerdeInvalidType {
+            unexpected,
+            expected,
+            ..
+        }
+        | Error::SerdeInvalidValue {
+            unexpected,
+            expected,
+            ..
+        } => return tree::other_kind(expected, unexpected),
         other => return plain(&other.to_string()),
     };
     text.to_owned()
 }
 
-/// The first line of the library's message without its own position.
+/// The first line of the library's message without its own position, wherever that stands.
 fn plain(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    match first
+    let first = match first
         .strip_prefix("line ")
         .and_then(|rest| rest.split_once(": "))
     {
-        Some((_, rest)) => rest.to_owned(),
-        None => first.to_owned(),
+        Some((_, rest)) => rest,
+        None => first,
+    };
+    let words = match first.rsplit_once(" at line ") {
+        Some((words, place)) if is_place(place) => words,
+        _ => first,
+    };
+    if words == "recursion limit exceeded" {
+        return "this is nested deeper than what is read".to_owned();
+    }
+    words.to_owned()
+}
+
+/// `1, column 256`
+fn is_place(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let parts = text.split_once(", column ");
+    parts.is_some_and(|(line, column)| is_number(line) && is_number(column))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_told_once_wherever_the_library_puts_it() {
+        for (message, words) in [
+            ("bad thing at line 1, column 256", "bad thing"),
+            ("error: line 3 column 4: bad thing", "bad thing"),
+            ("bad thing at line one", "bad thing at line one"),
+            (
+                "recursion limit exceeded at line 1, column 256",
+                "this is nested deeper than what is read",
+            ),
+        ] {
+            assert_eq!(plain(message), words);
+        }
     }
 }

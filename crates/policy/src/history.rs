@@ -21,6 +21,17 @@ pub(crate) fn last_failure(job: &JobWithHistory) -> Option<String> {
             }
             _ => return None,
         };
+        if let HistoryKind::Stopping {
+            reason: StopReason::NodeStopped,
+            ..
+        } = &entry.kind
+            && detail.is_empty()
+        {
+            let node_id = &at.node.node_id;
+            return Some(format!(
+                "given up on {node_id}: its worker was not heard; what ran there may still run"
+            ));
+        }
         if detail.is_empty() {
             return None;
         }
@@ -340,6 +351,15 @@ mod tests {
         );
         let history = vec![failed, entry("n2", true, "disk"), entry("n3", false, "")];
         assert_eq!(told(history).as_deref(), Some("rejected by n2: disk"));
+        let mut lost = entry("n3", false, "");
+        if let HistoryKind::Stopping { reason, .. } = &mut lost.kind {
+            *reason = StopReason::NodeStopped;
+        }
+        let lost = told(vec![lost]).unwrap();
+        assert!(
+            lost.starts_with("given up on n3: ") && lost.ends_with("may still run"),
+            "{lost}"
+        );
         let long = told(vec![entry("n1", false, &"ä".repeat(400))]).unwrap();
         assert!(long.len() < 330, "{}", long.len());
     }

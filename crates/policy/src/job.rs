@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use greenroom_placement::JobRef;
 use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
+use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,8 @@ pub(crate) struct JobRecord {
     pub(crate) record: Option<PlacementInfo>,
     /// What the worker said last of the start of its binding.
     pub(crate) news: Option<JobInfo>,
+    /// Restarts of its services by the worker of its binding, as far as they were heard.
+    pub(crate) service_restarts: ServiceRestarts,
     /// How it is placed next (PEND-05).
     pub(crate) cause: Cause,
     /// Its own timer that it waits for, besides its schedule (PEND-06).
@@ -193,6 +196,7 @@ impl JobRecord {
             migration: None,
             record: None,
             news: None,
+            service_restarts: ServiceRestarts::default(),
             cause: Cause::Launch,
             wait: None,
             gate: None,

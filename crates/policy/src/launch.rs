@@ -7,6 +7,7 @@ use std::sync::Arc;
 use greenroom_placement::{Context, Decision, JobRef, Request, Side, Trace, place, place_traced};
 use greenroom_types::bundle::{Bundle, OnRuntimeFailure};
 use greenroom_types::call::{Call, Detail, StartJob, Status};
+use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, NodeId, PoolName};
 
 use crate::calls::Purpose;
@@ -356,6 +357,7 @@ impl Policy {
         if let Some(job) = self.jobs.get_mut(job_id) {
             job.binding = Some(binding);
             job.news = None;
+            job.service_restarts = ServiceRestarts::default();
             job.resting = false;
             job.awaits_remains = None;
         }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use greenroom_placement::{Request, place_traced};
 use greenroom_types::job::{JobInfo, JobInfoKind};
+use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, Millis, NodeId, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,9 @@ pub struct Report {
     /// What its worker said last of a start that is under way, and when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<(Wall, String)>,
+    /// How often its worker started its services again where it is now (EVT-09).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_restarts: Option<ServiceRestarts>,
     /// How it is placed next, or was placed.
     pub cause: Cause,
     /// The decision that put it there, with what was looked at.
@@ -58,6 +62,7 @@ impl Policy {
             node_id: None,
             binding: None,
             progress: None,
+            service_restarts: None,
             cause: Cause::Launch,
             record: None,
             trial: None,
@@ -80,6 +85,8 @@ impl Policy {
             report.node_id = Some(binding.node_id.clone());
             report.binding = Some(binding.state);
             report.cause = binding.cause;
+            let restarts = &job.service_restarts;
+            report.service_restarts = (restarts.count > 0).then(|| restarts.clone());
             if binding.state < BindingState::Running {
                 report.progress = job.news.as_ref().and_then(progress);
             }

@@ -114,15 +114,19 @@ impl Policy {
 // === impl Policy ===
 
 impl Policy {
-    /// Keeps the last news of a start that is under way, for those who ask why it does not run.
+    /// Keeps the last news of a start that is under way, for those who ask why it does not run, and
+    /// counts what its worker starts again.
     fn note_news(&mut self, info: &JobInfo) {
         let Some(job) = self.jobs.get_mut(&info.key.job_id) else {
             return;
         };
-        let binding = job.binding.as_ref();
-        if binding.is_some_and(|it| it.role == info.key.role && it.state < BindingState::Running) {
+        let Some(binding) = job.binding.as_ref().filter(|it| it.role == info.key.role) else {
+            return;
+        };
+        if binding.state < BindingState::Running {
             job.news = Some(info.clone());
         }
+        job.service_restarts.note(info.at, &info.kind);
     }
 }
 

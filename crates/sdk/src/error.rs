@@ -420,11 +420,14 @@ impl Verdict {
             Code::Unavailable if has_reason && refused.reason != "quorum_lost" => {
                 return Self::Busy(refused);
             }
+            Code::Unavailable if is_transport(status) => {
+                return Self::Lost(crate::link::plain_cause(status));
+            }
             Code::Unavailable => return Self::Lost(refused.message),
             Code::DeadlineExceeded | Code::Cancelled => return Self::TimedOut,
             // The transport's own words for a stream that broke in the middle.
             Code::Unknown | Code::Internal if !has_reason && is_transport(status) => {
-                return Self::Lost(refused.message);
+                return Self::Lost(crate::link::plain_cause(status));
             }
             Code::Internal => Error::Internal(refused),
             code => Error::Unexpected {
@@ -502,6 +505,22 @@ mod tests {
         assert!(matches!(read, Verdict::Final(Error::Unimplemented(_))));
         let read = Verdict::of("CreateJob", &status, older);
         assert!(matches!(read, Verdict::Final(Error::Unimplemented(_))));
+    }
+
+    #[test]
+    fn a_broken_connection_is_told_by_its_innermost_cause() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("tcp connect error")]
+        struct Outer(#[source] std::io::Error);
+        let inner = std::io::Error::other("Connection refused");
+        let status = tonic::Status::from_error(Box::new(Outer(inner)));
+        match verdict(&status) {
+            Verdict::Lost(cause) => assert_eq!(cause, "Connection refused"),
+            other => panic!("{other:?}"),
+        }
+        let web = "grpc-status header missing, mapped from HTTP status code 403";
+        let cause = crate::plain_cause(&tonic::Status::permission_denied(web));
+        assert_eq!(cause, "what answers there is no Manager (HTTP status 403)");
     }
 
     // spec: SDK-05

@@ -54,7 +54,7 @@ pub use greenroom_proto::convert::call::{
 /// The domain's nouns, which calls take and give.
 pub use greenroom_types as types;
 pub use initial::{InitialState, RunningNode, SnapshotJob, StartingNode, StoppingNode};
-pub use link::{Announce, ConnectionState, RawClient};
+pub use link::{Announce, ConnectionState, NO_MANAGER, RawClient, plain_cause};
 pub use methods::{
     AbortMigration, BundleChanges, BundleCreated, EditTags, IdleExpiry, KvList, NodeTags, Slot,
     Token, UpdateBundle,

@@ -141,17 +141,20 @@ impl Link {
 
     async fn hello(url: &str, timeout: Duration) -> Result<(Channel, HelloInfo, Pulse), String> {
         let endpoint = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| explain(&error))?
+            .map_err(|error| plain_cause(&error))?
             .connect_timeout(timeout)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(10))
             .keep_alive_while_idle(true);
-        let channel = endpoint.connect().await.map_err(|error| explain(&error))?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| plain_cause(&error))?;
         let mut pulse = raw(channel.clone())
             .create_status_channel(())
             .await
-            .map_err(|status| format!("no status channel: {}", status.message()))?
+            .map_err(|status| plain_cause(&status))?
             .into_inner();
         match pulse.message().await {
             Ok(Some(manager::NorskStatusEvent {
@@ -159,7 +162,7 @@ impl Link {
             })) => Ok((channel, HelloInfo::read(hello), pulse)),
             Ok(Some(_)) => Err("the status channel did not begin with a Hello".to_owned()),
             Ok(None) => Err("the status channel ended before a Hello".to_owned()),
-            Err(status) => Err(format!("no Hello: {}", status.message())),
+            Err(status) => Err(format!("no Hello: {}", plain_cause(&status))),
         }
     }
 
@@ -178,13 +181,37 @@ fn raw(channel: Channel) -> RawClient {
         .max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-/// An error with the causes behind it, which tonic's own text leaves out.
-fn explain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
+/// Words of a cause (see [`plain_cause`]) where a server answers that is no Manager.
+pub const NO_MANAGER: &str = "no Manager";
+
+/// Why a connection failed, in the words of the innermost cause: those around it only repeat which
+/// part of the transport passed it on. A server that does not speak the Manager's protocol at all is
+/// told as such.
+///
+/// ```
+/// let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+/// assert_eq!(greenroom_sdk::plain_cause(&refused), "connection refused");
+/// let status = tonic::Status::unavailable("no space left");
+/// assert_eq!(greenroom_sdk::plain_cause(&status), "no space left");
+/// ```
+pub fn plain_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
     }
-    text
+    let text = match innermost.downcast_ref::<tonic::Status>() {
+        Some(status) => status.message().to_owned(),
+        None => innermost.to_string(),
+    };
+    // tonic's words for an answer that is none of gRPC's: without its status, or of another form.
+    let code = [
+        "mapped from HTTP status code ",
+        "receiving response with status: ",
+    ]
+    .iter()
+    .find_map(|words| text.split_once(words));
+    match code {
+        Some((_, code)) => format!("what answers there is {NO_MANAGER} (HTTP status {code})"),
+        None => text,
+    }
 }

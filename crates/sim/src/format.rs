@@ -194,7 +194,7 @@ fn read_tree(tree: &Value) -> Result<Scenario, Fault> {
         return Err(Fault::new("", "a scenario is a mapping of keys"));
     };
     if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        let message = format!("unknown key {key:?}; a scenario has {}", KEYS.join(", "));
+        let message = greenroom_types::tree::unknown_key(key, &KEYS);
         return Err(Fault::new(key, message));
     }
     match keys.get("scenario") {

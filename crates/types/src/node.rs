@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::Tags;
 use crate::id::{JobId, NodeId, Role, StartId};
 use crate::inventory::{Architecture, NodeInventory};
+use crate::job::JobInfoKind;
 use crate::pool::LaunchMode;
 use crate::time::Wall;
 
@@ -233,6 +234,65 @@ pub struct NodeInfo {
     pub last_error: String,
 }
 
+/// How often a worker started services of one instance again by itself (EVT-09).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceRestarts {
+    /// So often.
+    pub count: u32,
+    /// The service that was started again last.
+    pub service: String,
+    /// How it ended, in the worker's words; empty where it did not say.
+    pub ended: String,
+    /// When that was.
+    pub at: Wall,
+    /// Its next start is still to come.
+    pub pending: bool,
+}
+
+// === impl ServiceRestarts ===
+
+impl ServiceRestarts {
+    /// Takes note of a worker's news. Beside the restart itself these are the end before it and the
+    /// start that follows.
+    pub fn note(&mut self, at: Wall, kind: &JobInfoKind) {
+        match kind {
+            JobInfoKind::ContainerEvent { service, text } => {
+                if let Some(ended) = text.strip_prefix("ended with ") {
+                    self.service.clone_from(service);
+                    self.ended = ended.to_owned();
+                }
+            }
+            JobInfoKind::ServiceRestarting(service) => {
+                if self.service != *service {
+                    self.service.clone_from(service);
+                    self.ended.clear();
+                }
+                self.count = self.count.saturating_add(1);
+                self.at = at;
+                self.pending = true;
+            }
+            JobInfoKind::ServiceStarted(service) if self.service == *service => {
+                self.pending = false;
+            }
+            JobInfoKind::ServiceStarted(_)
+            | JobInfoKind::Stage { .. }
+            | JobInfoKind::Status { .. } => {}
+        }
+    }
+
+    /// In a few words, e.g. `restarted 4x, last exit code 3`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let count = self.count;
+        if self.ended.is_empty() {
+            format!("restarted {count}x")
+        } else {
+            format!("restarted {count}x, last {}", self.ended)
+        }
+    }
+}
+
 /// Kind of an interruption notice (INTR-03).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -276,4 +336,36 @@ pub enum RejectionCode {
     Lease,
     /// The state of a handover's source did not come along (MIGR-08).
     Migration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: EVT-09
+    #[test]
+    fn restarts_are_counted_with_the_last_end_and_whether_one_is_pending() {
+        let mut restarts = ServiceRestarts::default();
+        let service = || "main".to_owned();
+        for at in 1..=4 {
+            let text = format!("ended with exit code {at}");
+            let ended = JobInfoKind::ContainerEvent {
+                service: service(),
+                text,
+            };
+            restarts.note(Wall(at), &ended);
+            restarts.note(Wall(at), &JobInfoKind::ServiceRestarting(service()));
+            assert!(restarts.pending);
+            restarts.note(Wall(at), &JobInfoKind::ServiceStarted("other".to_owned()));
+            assert!(restarts.pending, "another service is another matter");
+            restarts.note(Wall(at), &JobInfoKind::ServiceStarted(service()));
+            assert!(!restarts.pending);
+        }
+        assert_eq!(restarts.words(), "restarted 4x, last exit code 4");
+        restarts.note(Wall(5), &JobInfoKind::ServiceRestarting("other".to_owned()));
+        assert_eq!(
+            (restarts.words().as_str(), restarts.at),
+            ("restarted 5x", Wall(5))
+        );
+    }
 }

@@ -138,29 +138,53 @@ impl de::Error for Fault {
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        Self::wanted(&one_of(known), &quoted(variant))
+        Self::new(unknown_word(variant, known))
     }
 
     fn unknown_field(key: &str, known: &'static [&'static str]) -> Self {
-        let mut message = format!("{UNKNOWN_KEY}{key:?}");
-        match nearest(key, known) {
-            Some(near) => message.push_str(&format!("; did you mean {near}? ")),
-            None => message.push_str("; "),
-        }
-        match known {
-            [] => message.push_str("no key is known here"),
-            known => message.push_str(&format!("known here: {}", known.join(", "))),
-        }
-        Self::new(message)
+        Self::new(unknown_key(key, known))
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::new(format!("the key {key} is missing"))
+        Self::new(missing_key(key))
     }
 
     fn duplicate_field(key: &'static str) -> Self {
         Self::new(format!("the key {key} stands twice"))
     }
+}
+
+/// That a key is not known where it stands, in the one form in which that is told everywhere.
+#[must_use]
+pub fn unknown_key(key: &str, known: &[&'static str]) -> String {
+    let mut message = format!("{UNKNOWN_KEY}{key:?}");
+    match nearest(key, known) {
+        Some(near) => message.push_str(&format!("; did you mean {near}? ")),
+        None => message.push_str("; "),
+    }
+    match known {
+        [] => message.push_str("no key is known here"),
+        known => message.push_str(&format!("known here: {}", known.join(", "))),
+    }
+    message
+}
+
+/// That a word is none of those that may stand there.
+#[must_use]
+pub fn unknown_word(word: &str, known: &[&str]) -> String {
+    format!("expected {}, found {}", one_of(known), quoted(word))
+}
+
+/// That a key is missing.
+#[must_use]
+pub fn missing_key(key: &str) -> String {
+    format!("the key {key} is missing")
+}
+
+/// That another kind of value stands there; both as serde names them.
+#[must_use]
+pub fn other_kind(wanted: &str, found: &str) -> String {
+    format!("expected {}, found {found}", of_kind(wanted))
 }
 
 /// What a visitor of serde wants, in plain words.

@@ -15,10 +15,15 @@ use crate::failure::{Exit, Failure, Outcome};
 /// Name of the file in the folder.
 const FILE: &str = "running.json";
 
+/// Tries to lock a file that another process may take away at the same moment.
+const TRIES: usize = 20;
+
 /// The lock of a running installation; it ends with the process, whatever happens.
 pub(crate) struct Claim {
-    _file: File,
+    file: File,
     path: PathBuf,
+    /// The folder, where it was made for this.
+    made: Option<PathBuf>,
 }
 
 /// What an installation says of itself.
@@ -26,20 +31,8 @@ pub(crate) struct Claim {
 struct Told {
     pid: u32,
     since: Wall,
-    manager: SocketAddr,
-    control: SocketAddr,
-}
-
-/// Refuses to go on when an installation runs on this folder. Nothing is made.
-pub(crate) fn refuse_second(data: &Path) -> Outcome {
-    let Ok(mut file) = File::open(data.join(FILE)) else {
-        return Ok(());
-    };
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Err(runs_already(data, &mut file)),
-        // Left by one that is gone; and where locks are not to be had, the store has its own.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
-    }
+    /// Where the Manager and the control plane are served; none while all is being started.
+    served: Option<(SocketAddr, SocketAddr)>,
 }
 
 fn runs_already(data: &Path, file: &mut File) -> Failure {
@@ -51,58 +44,94 @@ fn runs_already(data: &Path, file: &mut File) -> Failure {
     let place = data.display();
     let Some(told) = told else {
         let text = format!("the installation in {place} is being started by another process");
-        return Failure::new(Exit::AddressTaken, text);
+        return Failure::new(Exit::AddressTaken, text).because("running_already");
     };
-    let Told {
-        pid,
-        since,
-        manager,
-        control,
-    } = told;
+    let Told { pid, since, served } = told;
     let text =
         format!("the installation in {place} is running already: process {pid}, since {since}");
-    let hint = format!(
-        "`greenroom get jobs --manager http://{manager}` asks it, `greenroom why JOB --control \
-         http://{control}` its control plane; Ctrl-C where it runs, or `kill -INT {pid}`, stops it"
-    );
-    Failure::new(Exit::AddressTaken, text).hint(hint)
+    let ask = match served {
+        Some((manager, control)) => format!(
+            "`greenroom get jobs --manager http://{manager}` asks it, `greenroom why JOB --control \
+             http://{control}` its control plane; "
+        ),
+        None => String::new(),
+    };
+    let hint = format!("{ask}Ctrl-C where it runs, or `kill -INT {pid}`, stops it");
+    Failure::new(Exit::AddressTaken, text)
+        .because("running_already")
+        .hint(hint)
 }
 
 // === impl Claim ===
 
 impl Claim {
-    /// Takes the folder, which exists, and says who runs there.
-    pub(crate) fn take(
-        data: &Path,
-        manager: SocketAddr,
-        control: SocketAddr,
-    ) -> Result<Self, Failure> {
+    /// Takes the folder before anything else is taken or made, so that of two that start at the same
+    /// moment one is told of the other. Where nothing comes of the start, a folder that was made here
+    /// is taken away again.
+    pub(crate) fn take(data: &Path) -> Result<Self, Failure> {
         let path = data.join(FILE);
         let failed = |error: &std::io::Error| {
             Failure::io(format!("cannot write {}: {error}", path.display()), error)
         };
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| failed(&error))?;
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Err(runs_already(data, &mut file));
+        let made = (!data.exists()).then(|| data.to_owned());
+        for _ in 0..TRIES {
+            std::fs::create_dir_all(data).map_err(|error| failed(&error))?;
+            let opened = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path);
+            let mut file = match opened {
+                Ok(file) => file,
+                // The folder went away with another start that came to nothing.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(&error)),
+            };
+            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                return Err(runs_already(data, &mut file));
+            }
+            // The one that ends takes its file away: a lock on what is gone holds nobody off.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let mut claim = Self { file, path, made };
+            claim.tell(None)?;
+            return Ok(claim);
         }
+        Err(runs_already(
+            data,
+            &mut File::open(&path).map_err(|error| failed(&error))?,
+        ))
+    }
+
+    /// Says who runs here, and where it is served.
+    pub(crate) fn tell(&mut self, served: Option<(SocketAddr, SocketAddr)>) -> Outcome {
         let told = Told {
             pid: std::process::id(),
             since: SystemClock::new().now().wall,
-            manager,
-            control,
+            served,
         };
-        let text = serde_json::to_vec(&told).map_err(|error| failed(&error.into()))?;
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(&text))
-            .map_err(|error| failed(&error))?;
-        Ok(Self { _file: file, path })
+        let written = serde_json::to_vec(&told)
+            .map_err(std::io::Error::from)
+            .and_then(|text| {
+                self.file.set_len(0)?;
+                self.file.rewind()?;
+                self.file.write_all(&text)
+            });
+        written.map_err(|error| {
+            Failure::failed(format!("cannot write {}: {error}", self.path.display()))
+        })
+    }
+}
+
+/// Whether this is the file that is at the path now.
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let of = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), std::fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => of(ours) == of(there),
+        _ => false,
     }
 }
 
@@ -110,6 +139,10 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // What is left says nothing once the lock is gone.
         let _ = std::fs::remove_file(&self.path);
+        if let Some(made) = &self.made {
+            // Only an empty one goes.
+            let _ = std::fs::remove_dir(made);
+        }
     }
 }
 
@@ -121,13 +154,18 @@ mod tests {
     fn who_holds_a_folder_is_told_and_how_to_reach_and_stop_it() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path();
-        refuse_second(data).unwrap();
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let claim = Claim::take(data, at(1), at(2)).unwrap();
-        let failure = refuse_second(data).unwrap_err();
+        let mut claim = Claim::take(data).unwrap();
+        let me = std::process::id();
+        // One that comes at the same moment is told the same as one that comes later.
+        let starting = Claim::take(data).err().unwrap();
+        assert_eq!(starting.exit, Exit::AddressTaken);
+        let words = format!("running already: process {me}, since 20");
+        assert!(starting.to_string().contains(&words), "{starting}");
+        claim.tell(Some((at(1), at(2)))).unwrap();
+        let failure = Claim::take(data).err().unwrap();
         assert_eq!(failure.exit, Exit::AddressTaken);
         let told = failure.to_string();
-        let me = std::process::id();
         for words in [
             &format!("running already: process {me}, since 20"),
             "http://127.0.0.1:1",
@@ -136,12 +174,31 @@ mod tests {
         ] {
             assert!(told.contains(words), "{words:?} is not in {told}");
         }
-        assert!(Claim::take(data, at(3), at(4)).is_err());
         drop(claim);
-        refuse_second(data).unwrap();
+        drop(Claim::take(data).unwrap());
         // One that was killed leaves its words, and no lock.
         std::fs::write(data.join(FILE), "{").unwrap();
-        refuse_second(data).unwrap();
-        drop(Claim::take(data, at(1), at(2)).unwrap());
+        drop(Claim::take(data).unwrap());
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_on_a_new_folder_one_runs_and_a_start_in_vain_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("new");
+        let gate = std::sync::Barrier::new(8);
+        let claims: Vec<Result<Claim, Failure>> = std::thread::scope(|scope| {
+            let start = || {
+                gate.wait();
+                Claim::take(&data)
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert_eq!(claims.iter().filter(|it| it.is_ok()).count(), 1);
+        for failure in claims.iter().filter_map(|it| it.as_ref().err()) {
+            assert_eq!(failure.exit, Exit::AddressTaken, "{failure}");
+        }
+        drop(claims);
+        assert!(!data.join(FILE).exists());
     }
 }

@@ -199,13 +199,13 @@ impl System {
         status_log: StatusLog,
         stop: impl Future<Output = ()>,
     ) -> Result<Self, Failure> {
-        claim::refuse_second(&plan.data)?;
+        let mut claim = Claim::take(&plan.data)?;
         let listener = bind_control(&plan).await?;
         let mut settings = greenroom_manager::Settings::new(plan.data.join("manager"), plan.listen);
         settings.member_name = "local".to_owned();
         let manager = manager::start(settings, status_log).await?;
         let address = manager.address().to_string();
-        let claim = Claim::take(&plan.data, manager.address(), address_of(&listener)?)?;
+        claim.tell(Some((manager.address(), address_of(&listener)?)))?;
         let url = format!("http://{address}");
         let client = Client::connect(greenroom_sdk::Settings::new([url.as_str()])).await?;
         let mut system = Self {

@@ -272,11 +272,15 @@ impl LocalWorker {
         };
         let mut lines = BufReader::new(stdout).lines();
         let told = tokio::time::timeout(START_LIMIT, lines.next_line()).await;
-        let Ok(Ok(Some(line))) = told else {
+        let told: serde_json::Value = match &told {
+            Ok(Ok(Some(line))) => serde_json::from_str(line).unwrap_or_default(),
+            _ => serde_json::Value::Null,
+        };
+        // One that cannot start says so as data as well; its log has the words.
+        if told["event"] != "listening" {
             let name = format!("worker-{}", self.number);
             return Err(why_not(&mut self.child, &name, &self.state_dir).await);
-        };
-        let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        }
         self.runtime = told["runtime"].as_str().unwrap_or_default().to_owned();
         Ok(())
     }

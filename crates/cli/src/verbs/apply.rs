@@ -1,7 +1,7 @@
 //! `greenroom apply`, `delete` and `validate`: bundles from manifests to the Manager.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,19 +9,22 @@ use clap::Args;
 use greenroom_console::client::ClientError;
 use greenroom_manifest::{Manifest, Problem};
 use greenroom_placement::{Code, Finding};
-use greenroom_sdk::types::bundle::Bundle;
-use greenroom_sdk::types::job::{HistoryKind, JobState, JobWithHistory};
+use greenroom_sdk::types::bundle::{Bundle, BundleState};
 use greenroom_sdk::types::stream::StreamEvent;
-use greenroom_sdk::types::{BundleId, JobId, NodeId};
-use greenroom_sdk::{Client, Error, EventSettings, StreamItem, UpdateBundle};
+use greenroom_sdk::types::{BundleId, JobId};
+use greenroom_sdk::{BundleChanges, Client, Error, EventSettings, StreamItem, UpdateBundle};
 use serde::Serialize;
 
 use super::connect::Manager;
 use super::control::{Control, lost};
 use super::files::{as_json, read_all, refuse};
 use super::media::duration;
+use super::wait::until_running;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
+
+/// Looks at a bundle that others create and delete meanwhile, before that is told.
+const TRIES: usize = 20;
 
 /// Submit bundles: create those that are new, update those that are there.
 #[derive(Debug, Args)]
@@ -29,7 +32,7 @@ pub(crate) struct Apply {
     /// Manifests, YAML or JSON; `-` for stdin.
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Wait until every job runs.
+    /// Wait until every job runs, and has stayed up for two seconds.
     #[arg(long)]
     wait: bool,
     /// How long to wait at most, e.g. 90s or 5m.
@@ -194,14 +197,19 @@ impl Apply {
         let mut jobs = Vec::new();
         for manifest in &manifests {
             let bundle = &manifest.bundle;
-            let (action, revision, ids) =
-                submit(&client, bundle.clone()).await.map_err(|error| {
-                    let mut failure = Failure::from(error);
-                    if failure.exit == Exit::BadInput {
-                        failure.message = manifest.problem("bundleId", failure.message).to_string();
-                    }
-                    failure
-                })?;
+            let submitted = submit(&client, bundle).await.map_err(|mut failure| {
+                if failure.exit == Exit::BadInput {
+                    let problem = manifest.problem("bundleId", failure.message);
+                    failure.message = problem.to_string();
+                    failure = failure.at(vec![as_json(&problem)]);
+                }
+                failure
+            })?;
+            let Submitted {
+                action,
+                revision,
+                jobs: ids,
+            } = submitted;
             let bundle_id = &bundle.bundle_id;
             let applied = Applied {
                 bundle_id,
@@ -215,7 +223,7 @@ impl Apply {
             jobs.extend(ids.into_iter().filter(|job_id| waits_for(bundle, job_id)));
         }
         if self.wait {
-            wait_running(&client, jobs, self.timeout).await
+            until_running(&client, jobs, self.timeout).await
         } else {
             Ok(())
         }
@@ -233,122 +241,106 @@ fn waits_for(bundle: &Bundle, job_id: &JobId) -> bool {
     })
 }
 
-async fn submit(client: &Client, bundle: Bundle) -> Result<(&'static str, u64, Vec<JobId>), Error> {
-    match client.create_bundle(bundle.clone()).await {
-        Ok(created) => Ok(("created", created.revision, created.job_ids)),
-        Err(Error::AlreadyExists(refused)) if refused.reason == "bundle_exists" => {
-            let changes = client
-                .update_bundle(bundle, UpdateBundle::default())
-                .await?;
-            let nothing = [
-                &changes.created,
-                &changes.changed,
-                &changes.updated,
-                &changes.removed,
-            ];
-            let action = if nothing.iter().all(|jobs| jobs.is_empty()) {
-                "unchanged"
-            } else {
-                "updated"
-            };
-            let still = [
-                changes.created,
-                changes.changed,
-                changes.updated,
-                changes.untouched,
-            ];
-            Ok((action, changes.revision, still.concat()))
-        }
-        Err(error) => Err(error),
-    }
+/// What became of a bundle.
+struct Submitted {
+    action: &'static str,
+    revision: u64,
+    jobs: Vec<JobId>,
 }
 
-/// Waits until every job has a running instance, telling progress.
-async fn wait_running(client: &Client, jobs: Vec<JobId>, limit: Duration) -> Outcome {
-    let mut waiting: BTreeSet<JobId> = jobs.into_iter().collect();
-    let total = waiting.len();
-    let watch = async {
-        let (state, mut events) = client.event_stream(EventSettings::default()).await?;
-        let mut failed = None;
-        for job in &state.active_jobs {
-            settle(&job.job, &mut waiting, total, &mut failed);
-        }
-        while !waiting.is_empty() && failed.is_none() {
-            match events.next().await {
-                Some(StreamItem::Event(stamped)) => match &stamped.event {
-                    StreamEvent::JobUpdated(job) => {
-                        settle(job, &mut waiting, total, &mut failed);
-                    }
-                    StreamEvent::JobDeleted(job_id) if waiting.contains(job_id) => {
-                        failed = Some(format!("job {job_id} was deleted meanwhile"));
-                    }
-                    _ => {}
-                },
-                Some(StreamItem::Resnapshot(state)) => {
-                    for job in &state.active_jobs {
-                        settle(&job.job, &mut waiting, total, &mut failed);
-                    }
-                }
-                Some(StreamItem::Closed(error)) => return Err(Failure::from(error)),
-                None => return Err(Failure::failed("the event stream ended")),
+/// Makes what is not there, and changes what is there and differs. Whoever creates and deletes the
+/// same bundle meanwhile is met by looking again.
+async fn submit(client: &Client, bundle: &Bundle) -> Result<Submitted, Failure> {
+    let bundle_id = &bundle.bundle_id;
+    for _ in 0..TRIES {
+        match client.create_bundle(bundle.clone()).await {
+            Ok(created) => {
+                return Ok(Submitted {
+                    action: "created",
+                    revision: created.revision,
+                    jobs: created.job_ids,
+                });
             }
+            Err(Error::AlreadyExists(refused)) if refused.reason == "bundle_exists" => {}
+            Err(error) => return Err(error.into()),
         }
-        match failed {
-            Some(text) => Err(Failure::failed(text)),
-            None => Ok(()),
+        match change(client, bundle).await {
+            Ok(submitted) => return Ok(submitted),
+            // It was there a moment ago, and its deletion is done now.
+            Err(error) if error.reason() == "unknown_bundle" => {}
+            Err(error) => return Err(error.into()),
         }
+    }
+    let text = format!(
+        "bundle {bundle_id} is created and deleted by others all the time: {TRIES} tries met it gone"
+    );
+    Err(Failure::failed(text).because("unknown_bundle"))
+}
+
+/// Updates a bundle that is there. One that asks for nothing new is not sent: each update is a
+/// revision (BDL-08).
+async fn change(client: &Client, bundle: &Bundle) -> Result<Submitted, Error> {
+    let bundle_id = &bundle.bundle_id;
+    let known = client.get_bundle(bundle_id.clone()).await?;
+    let is_ending = known.bundle.state == BundleState::Deleting;
+    if is_ending {
+        say(&format!(
+            "bundle {bundle_id} is being deleted; that is taken back"
+        ));
+    } else if asks_for_nothing_new(&known.bundle, bundle) {
+        let dry = UpdateBundle {
+            dry_run: true,
+            ..UpdateBundle::default()
+        };
+        let would = client.update_bundle(bundle.clone(), dry).await?;
+        if is_untouched(&would) {
+            return Ok(Submitted {
+                action: "unchanged",
+                revision: known.bundle.revision,
+                jobs: would.untouched,
+            });
+        }
+    }
+    let changes = client
+        .update_bundle(bundle.clone(), UpdateBundle::default())
+        .await?;
+    let still = [
+        changes.created,
+        changes.changed,
+        changes.updated,
+        changes.untouched,
+    ];
+    Ok(Submitted {
+        action: "updated",
+        revision: changes.revision,
+        jobs: still.concat(),
+    })
+}
+
+fn is_untouched(changes: &BundleChanges) -> bool {
+    let some = [
+        &changes.created,
+        &changes.changed,
+        &changes.updated,
+        &changes.removed,
+    ];
+    some.iter().all(|jobs| jobs.is_empty())
+}
+
+/// Whether a bundle, as the Manager would have it, is the one that it has. A stop time stays when
+/// none is given (BSTOP-05), and a revision that is given is for the Manager to check.
+fn asks_for_nothing_new(known: &Bundle, wanted: &Bundle) -> bool {
+    if wanted.revision != 0 {
+        return false;
+    }
+    let sent = greenroom_sdk::proto::manager::Bundle::from(wanted);
+    let Ok(mut sent) = Bundle::try_from(sent) else {
+        return false;
     };
-    match tokio::time::timeout(limit, watch).await {
-        Ok(ended) => ended,
-        Err(_) => {
-            let names: Vec<String> = waiting.iter().map(ToString::to_string).collect();
-            let text = format!("not running after {limit:?}: {}", names.join(", "));
-            Err(Failure::new(Exit::Failed, text).hint("`greenroom why JOB` says what it waits for"))
-        }
-    }
-}
-
-fn settle(
-    job: &JobWithHistory,
-    waiting: &mut BTreeSet<JobId>,
-    total: usize,
-    failed: &mut Option<String>,
-) {
-    let job_id = &job.job.job_id;
-    if !waiting.contains(job_id) {
-        return;
-    }
-    // The last three entries of a refused start: rejected, stopping, stopped.
-    let last = job.history.last().map(|entry| &entry.kind);
-    if let Some(HistoryKind::Stopped(_)) = last
-        && let Some(HistoryKind::Rejected { at, detail, .. }) =
-            job.history.iter().rev().nth(2).map(|entry| &entry.kind)
-    {
-        let node_id = &at.node.node_id;
-        say(&format!("{job_id} was refused by {node_id}: {detail}"));
-    }
-    if let (JobState::Post, Some(verdict)) = (job.state, &job.terminal_state) {
-        *failed = Some(format!("job {job_id} failed: {}", verdict.reason));
-    }
-    if let Some(node_id) = running_on(job) {
-        waiting.remove(job_id);
-        let done = total - waiting.len();
-        say(&format!("{done}/{total} running: {job_id} on {node_id}"));
-    }
-}
-
-/// The node of an instance that runs. Entries of several instances may be mixed, as where one stops
-/// while the next one runs already.
-fn running_on(job: &JobWithHistory) -> Option<NodeId> {
-    let mut newest = BTreeMap::new();
-    for entry in &job.history {
-        if let Some(at) = entry.kind.at() {
-            let is_running = matches!(entry.kind, HistoryKind::Running { .. });
-            newest.insert((at.role.clone(), at.node.node_id.clone()), is_running);
-        }
-    }
-    let running = newest.into_iter().find(|(_, is_running)| *is_running);
-    running.map(|((_, node_id), _)| node_id)
+    sent.revision = known.revision;
+    sent.state = known.state;
+    sent.stop_at = sent.stop_at.or(known.stop_at);
+    sent == *known
 }
 
 // === impl Delete ===
@@ -399,13 +391,19 @@ async fn delete(
     if let Some(unknown) = bundles.iter().find(|id| !known(id)) {
         return Err(
             Failure::failed(format!("there is no bundle {unknown}; nothing was deleted"))
+                .because("unknown_bundle")
                 .hint("`greenroom get bundles` lists them"),
         );
     }
     for bundle_id in &bundles {
-        client.delete_bundle(bundle_id.clone()).await?;
-        let text = || format!("bundle {bundle_id} is being deleted");
-        let told = serde_json::json!({"bundleId": bundle_id, "action": "deleting"});
+        let (action, words) = match client.delete_bundle(bundle_id.clone()).await {
+            Ok(_) => ("deleting", "is being deleted"),
+            // Somebody else's deletion was done between the look and the call.
+            Err(error) if error.reason() == "unknown_bundle" => ("gone", "is gone already"),
+            Err(error) => return Err(error.into()),
+        };
+        let text = || format!("bundle {bundle_id} {words}");
+        let told = serde_json::json!({"bundleId": bundle_id, "action": action});
         manager.output().either(&told, text)?;
         asked.set(asked.get() + 1);
     }
@@ -413,15 +411,34 @@ async fn delete(
         return Ok(());
     }
     let mut waiting: BTreeSet<BundleId> = bundles.into_iter().collect();
+    let mut ending: BTreeSet<BundleId> = BTreeSet::new();
     while !waiting.is_empty() {
         match events.next().await {
-            Some(StreamItem::Event(stamped)) => {
-                if let StreamEvent::BundleDeleted(bundle_id) = &stamped.event
-                    && waiting.remove(bundle_id)
-                {
+            Some(StreamItem::Event(stamped)) => match &stamped.event {
+                StreamEvent::BundleDeleted(bundle_id) if waiting.remove(bundle_id) => {
                     say(&format!("bundle {bundle_id} is gone"));
                 }
-            }
+                StreamEvent::BundleUpdated(status) => {
+                    let bundle = &status.bundle;
+                    let bundle_id = &bundle.bundle_id;
+                    match bundle.state {
+                        BundleState::Deleting => {
+                            ending.insert(bundle_id.clone());
+                        }
+                        BundleState::Live
+                            if waiting.contains(bundle_id) && ending.contains(bundle_id) =>
+                        {
+                            let text = format!(
+                                "bundle {bundle_id} was applied again meanwhile, which takes its \
+                                 deletion back"
+                            );
+                            return Err(Failure::failed(text).because("bundle_live"));
+                        }
+                        BundleState::Live => {}
+                    }
+                }
+                _ => {}
+            },
             Some(StreamItem::Resnapshot(state)) => waiting.retain(|id| {
                 state
                     .bundles
@@ -468,7 +485,8 @@ impl Validate {
         if is_ok {
             Ok(())
         } else {
-            Err(refuse(&found.errors))
+            let failure = refuse(&found.errors);
+            Err(if self.json { failure.told() } else { failure })
         }
     }
 }

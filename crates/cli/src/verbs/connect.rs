@@ -38,7 +38,11 @@ impl Manager {
                         .iter()
                         .map(|failure| unreached(&failure.url, &failure.cause))
                         .collect();
-                    Failure::failed(told.join("\n")).hint(HINT)
+                    let stranger = failures.iter().find(|it| is_stranger(&it.cause));
+                    let cause = stranger.map_or("", |it| it.cause.as_str());
+                    Failure::failed(told.join("\n"))
+                        .because("unreachable")
+                        .hint(hint(cause))
                 }
                 other => other.into(),
             })
@@ -50,12 +54,31 @@ impl Manager {
 }
 
 /// What to do when no Manager is reached.
-pub(crate) const HINT: &str = "start one with `greenroom up`, or name it with --manager URL";
+const HINT: &str = "start one with `greenroom up`, or name it with --manager URL";
 
-/// That a Manager is not reached; of the causes within causes the innermost says why.
-pub(crate) fn unreached(url: &str, cause: &str) -> String {
-    let cause = cause.rsplit(": ").next().unwrap_or(cause);
+/// The same where something else answers: most likely two addresses were mixed up.
+const MIXED_UP: &str = "--manager takes the Manager's address, by default http://127.0.0.1:6789; the \
+                        control plane's is for --control";
+
+/// True for the cause that the SDK gives where a server answers that is no Manager.
+fn is_stranger(cause: &str) -> bool {
+    cause.contains(greenroom_sdk::NO_MANAGER)
+}
+
+fn hint(cause: &str) -> &'static str {
+    if is_stranger(cause) { MIXED_UP } else { HINT }
+}
+
+fn unreached(url: &str, cause: &str) -> String {
     format!("cannot reach the Manager at {url}: {cause}")
+}
+
+/// That a Manager is not reached, for verbs that speak to it without the SDK's client.
+pub(crate) fn not_reached(url: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
+    let cause = greenroom_sdk::plain_cause(error);
+    Failure::failed(unreached(url, &cause))
+        .because("unreachable")
+        .hint(hint(&cause))
 }
 
 impl From<Error> for Failure {
@@ -66,8 +89,31 @@ impl From<Error> for Failure {
         };
         // People know verbs, not the names of calls.
         match error.refused() {
-            Some(refused) => Self::new(exit, format!("{} ({})", refused.message, refused.reason)),
-            None => Self::new(exit, error.to_string()),
+            Some(refused) if refused.reason.is_empty() => Self::new(exit, &refused.message),
+            Some(refused) => Self::new(exit, format!("{} ({})", refused.message, refused.reason))
+                .because(&refused.reason),
+            None => Self::new(exit, words(&error)).because(match &error {
+                Error::ConnectionLost { .. } => "connection_lost",
+                Error::DeadlineExceeded { .. } => "deadline",
+                Error::NeedsProtocol { .. } => "needs_protocol",
+                _ => "",
+            }),
         }
+    }
+}
+
+/// What ended a call, without the name of the call.
+fn words(error: &Error) -> String {
+    let unknown = if error.outcome_unknown() {
+        "; whether it took effect is not known"
+    } else {
+        ""
+    };
+    match error {
+        Error::ConnectionLost { cause, .. } => {
+            format!("the connection to the Manager was lost: {cause}{unknown}")
+        }
+        Error::DeadlineExceeded { .. } => format!("the Manager did not answer in time{unknown}"),
+        other => other.to_string(),
     }
 }

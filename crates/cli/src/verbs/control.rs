@@ -137,8 +137,17 @@ pub(crate) fn lost(error: &ClientError) -> Failure {
         ClientError::Connection { address, cause } => Failure::failed(format!(
             "cannot reach the control plane at {address}: {cause}"
         ))
+        .because("unreachable")
         .hint("start one with `greenroom up`, or name it with --control URL"),
-        ClientError::Refused { code, message, .. } => refusal(code, message),
+        ClientError::Stranger { address } => Failure::failed(format!(
+            "cannot reach the control plane at {address}: what answers there is no control plane"
+        ))
+        .because("unreachable")
+        .hint(
+            "--control takes the control plane's address, by default http://127.0.0.1:6788; the \
+             Manager's is for --manager",
+        ),
+        ClientError::Refused { code, message, .. } => refusal(code, message).because(code),
         ClientError::Answer { .. } => Failure::failed(error.to_string()),
     }
 }

@@ -21,7 +21,7 @@ use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use super::connect::{HINT, unreached};
+use super::connect::not_reached;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
@@ -74,14 +74,17 @@ impl Ctl {
         let request = read(&method, &self.json)?;
         let request = Request::from_parts(self.metadata()?, Default::default(), request);
         let mut grpc = self.connect().await?;
-        grpc.ready().await.map_err(|error| self.unreached(&error))?;
+        grpc.ready()
+            .await
+            .map_err(|error| not_reached(&self.manager, &error))?;
         let path = format!("/{SERVICE}/{}", method.name());
         let path = http::uri::PathAndQuery::try_from(path)
             .map_err(|error| Failure::failed(error.to_string()))?;
         let codec = Dynamic(method.output());
+        let refused = |status: Status| refused(&self.manager, &status);
         if method.is_server_streaming() {
             let answer = grpc.server_streaming(request, path, codec).await;
-            print_all(output, answer.map_err(refused)?.into_inner()).await
+            print_all(output, answer.map_err(refused)?.into_inner(), refused).await
         } else {
             let answer = grpc.unary(request, path, codec).await;
             print(output, &answer.map_err(refused)?.into_inner())
@@ -106,13 +109,8 @@ impl Ctl {
         let endpoint = Endpoint::from_shared(self.manager.clone())
             .map_err(|error| Failure::bad_input(format!("--manager: {error}")))?;
         let channel = endpoint.connect().await;
-        let channel = channel.map_err(|error| self.unreached(&error))?;
+        let channel = channel.map_err(|error| not_reached(&self.manager, &error))?;
         Ok(Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
-    }
-
-    fn unreached(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
-        let cause = super::media::chain(error);
-        Failure::failed(unreached(&self.manager, &cause)).hint(HINT)
     }
 }
 
@@ -153,22 +151,30 @@ fn print(output: Output, message: &DynamicMessage) -> Outcome {
     output.line(&value)
 }
 
-async fn print_all(output: Output, mut messages: Streaming<DynamicMessage>) -> Outcome {
-    while let Some(message) = messages.message().await.map_err(refused)? {
+async fn print_all(
+    output: Output,
+    mut messages: Streaming<DynamicMessage>,
+    refused: impl Fn(Status) -> Failure,
+) -> Outcome {
+    while let Some(message) = messages.message().await.map_err(&refused)? {
         print(output, &message)?;
     }
     Ok(())
 }
 
 /// Status and reason, as SDK-15 has it.
-fn refused(status: Status) -> Failure {
+fn refused(url: &str, status: &Status) -> Failure {
+    if greenroom_sdk::plain_cause(status).contains(greenroom_sdk::NO_MANAGER) {
+        return not_reached(url, status);
+    }
     let reason = status
         .metadata()
         .get("greenroom-reason")
         .and_then(|reason| reason.to_str().ok());
-    let reason = reason.map(|reason| format!(" {reason}"));
-    let reason = reason.unwrap_or_default();
-    Failure::failed(format!("{:?}{reason}: {}", status.code(), status.message()))
+    let told = reason.map(|reason| format!(" {reason}"));
+    let told = told.unwrap_or_default();
+    Failure::failed(format!("{:?}{told}: {}", status.code(), status.message()))
+        .because(reason.unwrap_or_default())
 }
 
 // === impl Codec ===

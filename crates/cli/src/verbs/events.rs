@@ -6,7 +6,7 @@ use greenroom_sdk::types::stream::{MigrationSignal, Stamped, StreamEvent};
 use greenroom_sdk::{EventSettings, StreamItem};
 
 use super::connect::Manager;
-use super::get::history_line;
+use super::history;
 use crate::failure::{Failure, Outcome};
 use crate::output::say;
 
@@ -69,8 +69,8 @@ fn line(event: &StreamEvent) -> String {
         | StreamEvent::JobPending(job)
         | StreamEvent::JobUpdated(job)
         | StreamEvent::JobOutOfWindow(job) => {
-            let newest = job.history.last().map(|entry| history_line(&entry.kind));
-            format!("job {}: {}", job.job.job_id, newest.unwrap_or_default())
+            let newest = history::newest(&job.history);
+            format!("job {}: {newest}", job.job.job_id)
         }
         StreamEvent::JobDeleted(job_id) => format!("job {job_id} is gone"),
         StreamEvent::NodeStarting { metadata, .. } => {

@@ -96,7 +96,7 @@ fn place_after(text: &[u8]) -> Position {
 /// One line for each.
 pub(crate) fn refuse(problems: &[Problem]) -> Failure {
     let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    Failure::bad_input(told.join("\n"))
+    Failure::bad_input(told.join("\n")).at(problems.iter().map(as_json).collect())
 }
 
 /// A problem as data.

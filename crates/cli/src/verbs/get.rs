@@ -7,12 +7,13 @@ use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
 use greenroom_sdk::types::job::{
     HistoryKind, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage,
 };
-use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState};
+use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState, ServiceRestarts};
 use greenroom_sdk::types::{BundleId, JobId, NodeId, Wall};
 use greenroom_sdk::{Client, EventSettings, FoundJob, JobSearch, StreamItem};
 use serde::Serialize;
 
 use super::connect::Manager;
+use super::history;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Table};
 
@@ -27,7 +28,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+pub(crate) enum Form {
     Json,
     Wide,
 }
@@ -159,7 +160,7 @@ impl Printer {
             let mut cells = vec![
                 job.job_id.to_string(),
                 job.state.to_owned(),
-                job.instance.clone(),
+                job.instance_words(),
                 job.node.clone(),
                 job.since
                     .map_or_else(|| "-".to_owned(), |at| at.to_string()),
@@ -234,8 +235,13 @@ impl<'a> BundleRow<'a> {
         };
         let cause = status.jobs.iter().find_map(|job| {
             let verdict = job.terminal_state.as_ref()?;
-            is_essential(job.job_name.as_str())
-                .then(|| format!("job {}: {}", job.job_id, verdict.reason))
+            // The control plane's own words begin with the job's name.
+            let is_named = verdict.reason.starts_with(&format!("job {} ", job.job_id));
+            let cause = match is_named {
+                true => verdict.reason.clone(),
+                false => format!("job {}: {}", job.job_id, verdict.reason),
+            };
+            is_essential(job.job_name.as_str()).then_some(cause)
         });
         let state = match (status.bundle.state, &cause) {
             (BundleState::Deleting, _) => "deleting",
@@ -265,6 +271,21 @@ pub(crate) struct JobRow {
     /// What the worker said last of a start that is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<String>,
+    /// How often its worker started a service of the instance again by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restarts: Option<ServiceRestarts>,
+}
+
+// === impl JobRow ===
+
+impl JobRow {
+    /// The state of its instance, and what its worker starts again there.
+    fn instance_words(&self) -> String {
+        match &self.restarts {
+            Some(restarts) => format!("{}, {}", self.instance, restarts.words()),
+            None => self.instance.clone(),
+        }
+    }
 }
 
 /// Every job with the newest of its instances.
@@ -301,6 +322,7 @@ fn row(found: &FoundJob) -> JobRow {
         starts,
         since: newest.map(|entry| entry.at),
         progress: found.last_info.as_ref().and_then(progress),
+        restarts: found.restarts.clone(),
     }
 }
 
@@ -363,6 +385,7 @@ impl Describe {
                     .map_err(|error| match error.reason() {
                         "unknown_bundle" => {
                             Failure::failed(format!("there is no bundle {}", self.id))
+                                .because("unknown_bundle")
                                 .hint("`greenroom get bundles` lists them")
                         }
                         _ => error.into(),
@@ -378,11 +401,15 @@ impl Describe {
             Kind::Jobs => {
                 let job = client.job_history(&self.id).await?.ok_or_else(|| {
                     Failure::failed(format!("there is no job {}", self.id))
+                        .because("unknown_job")
                         .hint("`greenroom get jobs` lists them")
                 })?;
-                let found = client.job_by_id(&self.id).await?;
-                let info = found.and_then(|found| found.last_info);
-                output.either(&job, || describe_job(&job, info.as_ref()))
+                let about = client.job_by_id(&self.id).await?.unwrap_or_default();
+                let told = DescribedJob {
+                    job: &job,
+                    restarts: about.restarts.as_ref(),
+                };
+                output.either(&told, || describe_job(&job, &about))
             }
             Kind::Nodes => {
                 let id = NodeId::new(&self.id);
@@ -392,6 +419,7 @@ impl Describe {
                     .find(|node| node.metadata.node_id == id)
                     .ok_or_else(|| {
                         Failure::failed(format!("there is no node {id}"))
+                            .because("unknown_node")
                             .hint("`greenroom get nodes` lists them")
                     })?;
                 output.either(node, || describe_node(node))
@@ -400,11 +428,22 @@ impl Describe {
     }
 }
 
+/// What `describe job` tells as data.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DescribedJob<'a> {
+    #[serde(flatten)]
+    job: &'a JobWithHistory,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restarts: Option<&'a ServiceRestarts>,
+}
+
 fn describe_bundle(row: &BundleRow<'_>, jobs: &[JobRow]) -> String {
     let status = row.status;
     let bundle = &status.bundle;
     let mut text = format!("bundle    {}\nstate     {}\n", bundle.bundle_id, row.state);
     if let Some(cause) = &row.cause {
+        let cause = history::indented(cause.trim_end(), "          ");
         text.push_str(&format!(
             "cause     {cause}\n          nothing of it is placed until it is applied again\n"
         ));
@@ -428,11 +467,11 @@ fn describe_bundle(row: &BundleRow<'_>, jobs: &[JobRow]) -> String {
             .iter()
             .find(|job| job.job_id == row.job_id)
             .and_then(|job| job.terminal_state.as_ref())
-            .map(|verdict| verdict.reason.clone());
+            .map(|verdict| verdict.reason.lines().next().unwrap_or_default().to_owned());
         table.row(vec![
             row.job_id.to_string(),
             row.state.to_owned(),
-            row.instance.clone(),
+            row.instance_words(),
             row.node.clone(),
             verdict.unwrap_or_default(),
         ]);
@@ -442,7 +481,8 @@ fn describe_bundle(row: &BundleRow<'_>, jobs: &[JobRow]) -> String {
     text
 }
 
-fn describe_job(job: &JobWithHistory, info: Option<&JobInfo>) -> String {
+fn describe_job(job: &JobWithHistory, about: &FoundJob) -> String {
+    let info = about.last_info.as_ref();
     let mut text = format!(
         "job       {}\nstate     {}\n",
         job.job.job_id,
@@ -452,10 +492,9 @@ fn describe_job(job: &JobWithHistory, info: Option<&JobInfo>) -> String {
         text.push_str(&format!("about     {}\n", job.job.description));
     }
     if let Some(verdict) = &job.terminal_state {
-        text.push_str(&format!(
-            "verdict   {} ({}, by {})\n",
-            verdict.reason, verdict.at, verdict.by
-        ));
+        let (at, by) = (verdict.at, &verdict.by);
+        let reason = history::indented(verdict.reason.trim_end(), "          ");
+        text.push_str(&format!("verdict   {at}, by {by}: {reason}\n"));
     }
     if !job.pending_restart.is_empty() {
         text.push_str(&format!(
@@ -465,6 +504,11 @@ fn describe_job(job: &JobWithHistory, info: Option<&JobInfo>) -> String {
     }
     if let Some((at, words)) = info.and_then(|info| Some((info.at, progress(info)?))) {
         text.push_str(&format!("progress  {words} ({at})\n"));
+    }
+    if let Some(restarts) = &about.restarts {
+        let (service, at) = (&restarts.service, restarts.at);
+        let words = restarts.words();
+        text.push_str(&format!("restarts  service {service} {words} ({at})\n"));
     }
     for service in &job.job.services {
         text.push_str(&format!("service   {}\n", service.name));
@@ -476,34 +520,12 @@ fn describe_job(job: &JobWithHistory, info: Option<&JobInfo>) -> String {
             job.dropped_entries
         ));
     }
-    for entry in &job.history {
-        text.push_str(&format!("  {}  {}\n", entry.at, history_line(&entry.kind)));
+    for (index, entry) in job.history.iter().enumerate() {
+        let line = history::line(&job.history, index);
+        let line = history::indented(line.trim_end(), "      ");
+        text.push_str(&format!("  {}  {line}\n", entry.at));
     }
     text
-}
-
-/// An entry of a history in plain words.
-pub(crate) fn history_line(kind: &HistoryKind) -> String {
-    let place = |at: &greenroom_sdk::types::job::At| format!("{} on {}", at.role, at.node.node_id);
-    match kind {
-        HistoryKind::Created => "created".to_owned(),
-        HistoryKind::Updated { .. } => "updated".to_owned(),
-        HistoryKind::Provisioned(at) => format!("starting {}", place(at)),
-        HistoryKind::Prepared(at) => format!("prepared {}", place(at)),
-        HistoryKind::Running { at, .. } => format!("running {}", place(at)),
-        HistoryKind::Stopping { at, reason, detail } => {
-            let detail = if detail.is_empty() {
-                String::new()
-            } else {
-                format!(": {detail}")
-            };
-            format!("stopping {} ({reason:?}){detail}", place(at))
-        }
-        HistoryKind::Stopped(at) => format!("stopped {}", place(at)),
-        HistoryKind::Completed => "completed".to_owned(),
-        HistoryKind::Failed { reason, by } => format!("failed for good, by {by}: {reason}"),
-        HistoryKind::Rejected { at, detail, .. } => format!("rejected {}: {detail}", place(at)),
-    }
 }
 
 fn describe_node(node: &NodeInfo) -> String {
@@ -626,7 +648,15 @@ mod tests {
         assert!(!list.contains("and more"), "one line for each: {list}");
         let told = describe_bundle(&row, &[]);
         assert!(told.contains("state     broken\n"), "{told}");
-        assert!(told.contains(cause) && told.contains("and more"), "{told}");
+        assert!(told.contains(cause), "{told}");
+        assert!(told.contains("\n          | and more\n"), "{told}");
+        // A verdict that names its job is not told with the name before it.
+        let mut named = status("main");
+        if let Some(verdict) = &mut named.jobs[0].terminal_state {
+            verdict.reason = "job news.0.main failed 7 times".to_owned();
+        }
+        let named = BundleRow::of(&named).cause;
+        assert_eq!(named.as_deref(), Some("job news.0.main failed 7 times"));
         let json = serde_json::to_value(&row).unwrap();
         assert_eq!(json["state"], "broken");
         assert!(json["cause"].as_str().unwrap().starts_with(cause), "{json}");

@@ -87,6 +87,7 @@ impl Node {
                 let stopped = client.deregister_cluster_node(node.clone()).await.map_err(
                     |error| match error.reason() {
                         "unknown_slot" => Failure::failed(format!("there is no slot {node}"))
+                            .because("unknown_slot")
                             .hint("`greenroom get nodes` lists the nodes"),
                         _ => error.into(),
                     },

@@ -136,15 +136,14 @@ fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
         }
         output.text(run.report().trim_end())?;
     }
-    match (failed, unreadable) {
-        (0, 0) => Ok(()),
-        (_, 0) => Err(Failure::failed(format!(
-            "{failed} of {total} scenarios fell short"
-        ))),
-        (_, _) => Err(Failure::bad_input(format!(
+    let failure = match (failed, unreadable) {
+        (0, 0) => return Ok(()),
+        (_, 0) => Failure::failed(format!("{failed} of {total} scenarios fell short")),
+        (_, _) => Failure::bad_input(format!(
             "{unreadable} of {total} scenarios cannot be played"
-        ))),
-    }
+        )),
+    };
+    Err(if json { failure.told() } else { failure })
 }
 
 fn check(files: &[PathBuf], output: Output) -> Outcome {
@@ -167,7 +166,8 @@ fn check(files: &[PathBuf], output: Output) -> Outcome {
     if problems.is_empty() {
         Ok(())
     } else {
-        Err(Failure::bad_input(problems.join("\n")))
+        let failure = Failure::bad_input(problems.join("\n"));
+        Err(if output.json { failure.told() } else { failure })
     }
 }
 

@@ -66,6 +66,50 @@ fn a_taken_address_is_code_3_and_nothing_is_made() {
 }
 
 #[test]
+fn mixed_up_addresses_are_told_as_such() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "1"]);
+    let manager = up.told["manager"].as_str().unwrap();
+    let control = up.told["control"].as_str().unwrap();
+    let to_manager: [&[&str]; 4] = [
+        &["get", "jobs"],
+        &["logs", "x"],
+        &["delete", "x"],
+        &["ctl", "ListNodes"],
+    ];
+    for args in to_manager {
+        let words = [control, "what answers there is no Manager", "--control"];
+        up.run(&[args, &["--manager", control]].concat())
+            .refused(1, &words);
+    }
+    let to_control: [&[&str]; 3] = [&["why", "x"], &["pending"], &["cordon", "x"]];
+    for args in to_control {
+        let words = ["what answers there is no control plane", "--manager"];
+        up.run(&[args, &["--control", manager]].concat())
+            .refused(1, &words);
+    }
+    up.end();
+}
+
+#[test]
+fn of_two_starts_at_the_same_moment_one_is_told_of_the_other() {
+    let folder = temp();
+    let start = || Daemon::spawn(&mut Up::command(folder.path(), &["--workers", "1"]));
+    let mut both = [start(), start()];
+    let first = both.iter_mut().map(Daemon::line).collect::<Vec<_>>();
+    let is_up = |told: &serde_json::Value| told["event"] == "up";
+    let up = first.iter().position(is_up).expect("one of them is up");
+    let id = both[up].id();
+    let error = &first[1 - up]["error"];
+    assert_eq!(error["reason"], "running_already", "{first:?}");
+    let ran = both[1 - up].ended();
+    assert_eq!(ran.code, 3, "{ran:#?}");
+    ran.says(&["running already: process ", &id.to_string()]);
+    both[up].signal(Signal::INT);
+    both[up].ended().ok();
+}
+
+#[test]
 fn a_folder_in_use_is_code_4() {
     let folder = temp();
     let up = Up::start(&folder, &["--workers", "1"]);
@@ -231,6 +275,14 @@ fn names_of_nothing_are_told_with_where_to_look() {
     ];
     for (args, where_to_look) in cases {
         up.run(args).refused(1, &["nix", where_to_look]);
+        let ran = up.run(&[args, &["--json"]].concat());
+        let error = &ran.json()["error"];
+        let reason = error["reason"].as_str().unwrap();
+        assert!(reason.starts_with("unknown_"), "{args:?}: {error}");
+        assert!(
+            error["hint"].as_str().unwrap().contains(where_to_look),
+            "{error}"
+        );
     }
     up.end();
 }
@@ -250,7 +302,20 @@ fn a_reader_that_goes_away_is_no_fault_to_speak_of() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let ran: Ran = finish_to(up.tool(args), writer.into());
-        assert_eq!((ran.code, ran.stderr.as_str()), (1, ""), "{args:?}");
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+    }
+    let alone: [&[&str]; 3] = [
+        &["schema", "manifest"],
+        &["ctl", "list"],
+        &["schema", "settings"],
+    ];
+    for args in alone {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = greenroom();
+        command.args(args);
+        let ran = finish_to(command, writer.into());
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
     }
     up.end();
     // One that starts something ends it again.
@@ -260,7 +325,7 @@ fn a_reader_that_goes_away_is_no_fault_to_speak_of() {
         Up::command(folder.path(), &["--workers", "1"]),
         writer.into(),
     );
-    assert_eq!(ran.code, 1, "{ran:#?}");
+    assert_eq!(ran.code, 0, "{ran:#?}");
     assert!(!ran.stderr.contains("panicked"), "{ran:#?}");
     assert_eq!(processes_on(folder.path()), []);
 }

@@ -93,11 +93,21 @@ impl Ran {
         self
     }
 
-    /// The command ended with that code, and said these words on stderr and nothing on stdout.
+    /// The command ended with that code, and said these words on stderr and no data on stdout.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "{self:#?}");
-        assert_eq!(self.stdout, "", "{self:#?}");
+        // Where JSON was asked for, the failure is told as data as well, in the same words.
+        if !self.stdout.is_empty() {
+            let error = &self.json()["error"];
+            assert_eq!(error["exit"], code, "{self:#?}");
+            assert!(
+                error["reason"].as_str().is_some_and(|it| !it.is_empty()),
+                "{self:#?}"
+            );
+            let message = error["message"].as_str().unwrap_or_default();
+            assert!(self.stderr.contains(message), "{self:#?}");
+        }
         self.says(words)
     }
 

@@ -212,3 +212,25 @@ fn a_manifest_may_come_from_stdin() {
     std::fs::write(&file, "bundleId: [x]\n").unwrap();
     from(&file).refused(2, &["<stdin>:1:11: bundleId: "]);
 }
+
+/// What the README shows is what the product says.
+#[test]
+fn the_readme_shows_the_message_that_is_printed() {
+    let folder = temp();
+    let file = folder.path().join("channel.yaml");
+    let lots =
+        sleeping("news", &["encode"]).replace("requiredCapacity: 0.1", "requiredCapacity: lots");
+    std::fs::write(&file, lots).unwrap();
+    let ran = crate::harness::finish(
+        crate::harness::greenroom()
+            .args(["validate", "--offline", "-f", "channel.yaml"])
+            .current_dir(folder.path()),
+    );
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, example) = readme
+        .split_once("$ greenroom validate -f channel.yaml\n")
+        .unwrap();
+    let shown = example.lines().next().unwrap().trim();
+    ran.refused(2, &[shown]);
+}

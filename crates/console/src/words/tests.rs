@@ -6,6 +6,7 @@ use std::sync::Arc;
 use greenroom_placement::{Detail, FailureReason, Filtered, Packing, Rank, Survivor};
 use greenroom_policy::effect::PlacementContext;
 use greenroom_policy::getters::DryRun;
+use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{Millis, Wall};
 
 use super::*;
@@ -67,6 +68,7 @@ fn report() -> Report {
         node_id: None,
         binding: None,
         progress: None,
+        service_restarts: None,
         cause: Cause::Launch,
         record: None,
         trial: None,
@@ -92,6 +94,35 @@ fn the_last_failure_and_a_ceiling_that_tripped_are_told_plainly() {
     );
     assert!(
         told.contains("Restarts within the last hour: 7, and 6 are allowed."),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_a_job_wrote_is_indented_and_gets_no_full_stop() {
+    let told = of_report(&Report {
+        last_failure: Some("failed on n1: service main: exit code 3\nto stdout\noops".to_owned()),
+        ..report()
+    });
+    let expected = "Last failed on n1: service main: exit code 3.\n    | to stdout\n    | oops";
+    assert!(told.ends_with(expected), "{told}");
+}
+
+// spec: EVT-09
+#[test]
+fn restarts_by_the_worker_are_told() {
+    let told = of_report(&Report {
+        service_restarts: Some(ServiceRestarts {
+            count: 4,
+            service: "main".to_owned(),
+            ended: "exit code 3".to_owned(),
+            at: Wall(0),
+            pending: true,
+        }),
+        ..report()
+    });
+    assert!(
+        told.contains("started its services again 4 times, last main at 1970-01-01T00:00:00Z, which had ended with exit code 3."),
         "{told}"
     );
 }

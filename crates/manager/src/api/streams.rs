@@ -114,7 +114,9 @@ impl ManagerApi {
                     .filter(|it| it.state == InstanceState::Provisioned)
                     .find_map(|it| hub.last_info(&it.start_id))
                     .map(|info| (*info).clone());
-                let found = FoundJob { job, instances: one.instances, last_info };
+                let newest = one.instances.last();
+                let restarts = newest.and_then(|it| hub.restarts(&it.start_id));
+                let found = FoundJob { job, instances: one.instances, last_info, restarts };
                 yield Ok(found.write(minor));
             }
         }))

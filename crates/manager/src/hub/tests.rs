@@ -272,3 +272,47 @@ fn the_last_news_of_a_start_is_kept_until_it_runs_and_of_no_more_than_so_many() 
     assert_eq!(hub.last_info(&"s0".into()), None, "the oldest gives way");
     assert!(hub.last_info(&"s1".into()).is_some());
 }
+
+// spec: EVT-09
+#[test]
+fn restarts_by_a_worker_are_counted_also_of_what_runs_and_of_no_more_than_so_many() {
+    use greenroom_types::job::JobInfoKind;
+    let hub = Hub::new(settings());
+    let tell = |start_id: &str, at: i64, kind: JobInfoKind| {
+        let info = JobInfo {
+            start_id: start_id.into(),
+            at: Wall(at),
+            kind,
+            ..info()
+        };
+        hub.inform(info, false);
+    };
+    let service = || "main".to_owned();
+    tell("s", 0, JobInfoKind::ServiceStarted(service()));
+    let text = "ended with exit code 3".to_owned();
+    tell(
+        "s",
+        1,
+        JobInfoKind::ContainerEvent {
+            service: service(),
+            text,
+        },
+    );
+    assert_eq!(
+        hub.restarts(&"s".into()),
+        None,
+        "an end alone is no restart"
+    );
+    tell("s", 2, JobInfoKind::ServiceRestarting(service()));
+    let told = hub.restarts(&"s".into()).unwrap();
+    assert_eq!(told.words(), "restarted 1x, last exit code 3");
+    assert!(told.pending);
+    tell("s", 3, JobInfoKind::ServiceStarted(service()));
+    assert!(!hub.restarts(&"s".into()).unwrap().pending);
+    for at in 0..4_096 {
+        let other = format!("s{at}");
+        tell(&other, 10 + at, JobInfoKind::ServiceRestarting(service()));
+    }
+    assert_eq!(hub.restarts(&"s".into()), None, "the oldest gives way");
+    assert!(hub.restarts(&"s0".into()).is_some());
+}

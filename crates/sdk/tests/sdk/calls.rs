@@ -5,7 +5,9 @@ use greenroom_proto::{common, manager};
 use greenroom_sdk::types::bundle::{Bundle, BundleStatus};
 use greenroom_sdk::types::call::{Call, Detail, StartJob, Status as RefusalStatus};
 use greenroom_sdk::types::job::{Job, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage};
-use greenroom_sdk::types::node::{InstanceKey, InstanceState, NodeInfo, NodeState, RunningJob};
+use greenroom_sdk::types::node::{
+    InstanceKey, InstanceState, NodeInfo, NodeState, RunningJob, ServiceRestarts,
+};
 use greenroom_sdk::{CallOptions, Client, Error};
 use tonic::Status;
 
@@ -320,6 +322,13 @@ async fn a_job_is_found_by_id_with_its_instances_or_not_at_all() {
                 stage: Stage::Build,
                 text: "img:1".to_owned(),
             },
+        }),
+        restarts: Some(ServiceRestarts {
+            count: 4,
+            service: "main".to_owned(),
+            ended: "exit code 3".to_owned(),
+            at: greenroom_sdk::types::Wall(6),
+            pending: true,
         }),
     };
     fake.give("JobSearch", vec![found.write(10)]);

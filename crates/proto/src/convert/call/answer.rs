@@ -8,7 +8,7 @@ use greenroom_types::{
     call::{ClusterNode, Refusal, Reply, Status},
     job::{JobInfo, JobWithHistory},
     kv::KvEntry,
-    node::RunningJob,
+    node::{RunningJob, ServiceRestarts},
 };
 
 use super::super::{
@@ -38,6 +38,18 @@ pub struct FoundJob {
     pub instances: Vec<RunningJob>,
     /// What the worker said last of an instance that is not running yet (EVT-09).
     pub last_info: Option<JobInfo>,
+    /// How often its worker started a service of its newest instance again (EVT-09).
+    pub restarts: Option<ServiceRestarts>,
+}
+
+fn read_restarts(restarts: manager::ServiceRestarts) -> Result<ServiceRestarts, WireError> {
+    Ok(ServiceRestarts {
+        count: restarts.count,
+        service: restarts.service,
+        ended: restarts.ended,
+        at: read_time_or_zero(restarts.at, "restarts.at")?,
+        pending: restarts.pending,
+    })
 }
 
 fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
@@ -335,6 +347,16 @@ impl FoundJob {
             instances: write_list(&self.instances),
             history_entry: history,
             last_info: self.last_info.as_ref().map(Into::into),
+            restarts: self
+                .restarts
+                .as_ref()
+                .map(|restarts| manager::ServiceRestarts {
+                    count: restarts.count,
+                    service: restarts.service.clone(),
+                    ended: restarts.ended.clone(),
+                    at: Some(write_time(restarts.at)),
+                    pending: restarts.pending,
+                }),
         }
     }
 }
@@ -351,6 +373,7 @@ impl TryFrom<manager::CurrentJob> for FoundJob {
             job: shown.try_into()?,
             instances: read_list(found.instances, "instances")?,
             last_info: found.last_info.map(JobInfo::try_from).transpose()?,
+            restarts: found.restarts.map(read_restarts).transpose()?,
         })
     }
 }
