@@ -1,13 +1,22 @@
-//! Who is speaking: proofs between Manager and worker by a key that both hold, slot tokens, and the
-//! secret type that never prints itself.
+//! Who is speaking and what they may do: proofs between Manager and worker by a key that both hold,
+//! tokens of people and programs, roles, slot tokens, secrets sealed for the disk, and the secret
+//! type that never prints itself.
 //!
-//! It deliberately opens no connection and stores nothing; the callers hold keys and clocks.
+//! It deliberately opens no connection and stores nothing; the callers hold files and clocks.
 
+mod access;
+mod jwt;
 mod proof;
+mod role;
+mod seal;
 mod secret;
 mod token;
 
+pub use access::{AccessToken, TokenEntry, TokenFile, TokenFileError};
+pub use jwt::{JwtError, JwtKeys};
 pub use proof::{ManagerProof, NodeKey, NonceMemory, PROOF_METADATA, ProofError};
+pub use role::{Principal, Role};
+pub use seal::{SEALED, SecretsKey};
 pub use secret::Secret;
 pub use token::SlotToken;
 
@@ -32,7 +41,8 @@ pub fn hex(bytes: &[u8]) -> String {
         })
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of hexadecimal text.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }

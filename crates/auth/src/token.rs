@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::Secret;
 
 const PREFIX: &str = "grt_";
-const ALPHABET: base32::Alphabet = base32::Alphabet::Rfc4648Lower { padding: false };
+pub(crate) const ALPHABET: base32::Alphabet = base32::Alphabet::Rfc4648Lower { padding: false };
 
 /// A one-shot slot token: `grt_`, base32 of 32 random bytes, and a check character that catches a
 /// mistyped one before it is sent.
@@ -44,7 +44,7 @@ impl FromStr for SlotToken {
     }
 }
 
-fn check(body: &str) -> char {
+pub(crate) fn check(body: &str) -> char {
     let sum = body
         .bytes()
         .zip(1u32..)

@@ -108,6 +108,11 @@ pub struct HealthCheck {
     pub retries: u32,
 }
 
+/// How a sealed value begins (SEC-11). It is shown to nobody.
+pub const SEALED: &str = "sealed:v1:";
+/// What is shown in the place of a secret.
+pub const HIDDEN: &str = "***";
+
 /// How a service runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -1,0 +1,161 @@
+//! An accepted connection, in the clear or in TLS, and what is known of the other side.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::ServerConnection;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use crate::{BINDING_LABEL, Binding};
+
+/// A connection that came in.
+#[derive(Debug)]
+pub struct Io {
+    stream: Stream,
+    peer: Peer,
+    /// Its place among the connections of its listener.
+    _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Clear(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// The other side of a connection; every request that comes over it carries this.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Which of the doors it came in by.
+    pub door: usize,
+    /// Its address.
+    pub address: SocketAddr,
+    /// What TLS says of it; absent in the clear.
+    pub tls: Option<Arc<TlsPeer>>,
+}
+
+/// What TLS says of the other side.
+#[derive(Clone, Debug)]
+pub struct TlsPeer {
+    /// Binds proofs to this session.
+    pub binding: Binding,
+    /// Subject of the certificate it showed, as `CN=name`; absent when it showed none.
+    pub subject: Option<String>,
+    /// When that certificate ends, in seconds since 1970.
+    pub ends_at: Option<i64>,
+}
+
+// === impl Io ===
+
+impl Io {
+    pub(crate) const fn clear(stream: TcpStream, peer: Peer, place: OwnedSemaphorePermit) -> Self {
+        Self {
+            stream: Stream::Clear(stream),
+            peer,
+            _place: place,
+        }
+    }
+
+    pub(crate) fn tls(
+        stream: TlsStream<TcpStream>,
+        mut peer: Peer,
+        place: OwnedSemaphorePermit,
+    ) -> Option<Self> {
+        let (_, connection) = stream.get_ref();
+        peer.tls = Some(Arc::new(about(connection)?));
+        Some(Self {
+            stream: Stream::Tls(Box::new(stream)),
+            peer,
+            _place: place,
+        })
+    }
+}
+
+/// None when the session gives no binding, which a finished handshake always does.
+fn about(connection: &ServerConnection) -> Option<TlsPeer> {
+    let binding = connection
+        .export_keying_material([0; 32], BINDING_LABEL, None)
+        .ok()?;
+    let shown = connection.peer_certificates().and_then(|chain| {
+        let (_, parsed) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
+        let ends_at = parsed.validity().not_after.timestamp();
+        Some((parsed.subject().to_string(), ends_at))
+    });
+    let (subject, ends_at) = shown.unzip();
+    Some(TlsPeer {
+        binding,
+        subject,
+        ends_at,
+    })
+}
+
+impl Connected for Io {
+    type ConnectInfo = Peer;
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Clear(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            Stream::Clear(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Clear(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Clear(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            Stream::Clear(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Clear(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
