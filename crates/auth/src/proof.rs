@@ -4,7 +4,8 @@
 //! The Manager speaks first, in the metadata of the call: node id, a fresh nonce, its wall time and
 //! an HMAC-SHA256 over them. The worker answers in `WorkerHello.shared_secret` with an HMAC over the
 //! Manager's nonce. The two HMACs are over different words, so that neither can be played back as
-//! the other.
+//! the other. Both are also over the binding of the TLS session that they are sent in, which is not
+//! sent: whoever passes them on from one session to another has a proof of nothing.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,9 @@ const SKEW_MS: i64 = 5 * 60 * 1000;
 const MEMORY_MS: i64 = 10 * 60 * 1000;
 /// Bound on remembered nonces; proofs beyond it are refused until old ones age out.
 const MEMORY_MAX: usize = 10_000;
+
+/// What both ends of one TLS session know and nobody else does (RFC 9266).
+type Binding = [u8; 32];
 
 /// 256 bits that only the Manager and one node hold. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -87,10 +91,11 @@ impl NodeKey {
         &self.0
     }
 
-    /// The Manager's proof for a node.
-    pub fn prove_manager(&self, node_id: &NodeId, now: Wall) -> ManagerProof {
+    /// The Manager's proof for a node, in one TLS session.
+    pub fn prove_manager(&self, node_id: &NodeId, binding: &Binding, now: Wall) -> ManagerProof {
         let nonce = hex(&random::<16>());
-        let mac = self.mac(&["manager", node_id.as_str(), &nonce, &now.0.to_string()]);
+        let at = now.0.to_string();
+        let mac = self.mac(binding, &["manager", node_id.as_str(), &nonce, &at]);
         let text = format!("v1 {node_id} {nonce} {} {}", now.0, hex(&mac));
         ManagerProof { nonce, text }
     }
@@ -99,6 +104,7 @@ impl NodeKey {
     pub fn check_manager(
         &self,
         node_id: &NodeId,
+        binding: &Binding,
         text: &str,
         now: Wall,
         memory: &mut NonceMemory,
@@ -114,7 +120,7 @@ impl NodeKey {
         if claimed != node_id.as_str() {
             return Err(ProofError::OtherNode);
         }
-        self.verify(&["manager", claimed, nonce, at], mac)?;
+        self.verify(binding, &["manager", claimed, nonce, at], mac)?;
         if now.since(Wall(sent)).abs() > SKEW_MS {
             return Err(ProofError::Skew);
         }
@@ -123,26 +129,26 @@ impl NodeKey {
     }
 
     /// The worker's answer to a nonce, for `WorkerHello.shared_secret`.
-    pub fn prove_worker(&self, node_id: &NodeId, nonce: &str) -> String {
-        format!(
-            "v1:{}",
-            hex(&self.mac(&["worker", node_id.as_str(), nonce]))
-        )
+    pub fn prove_worker(&self, node_id: &NodeId, binding: &Binding, nonce: &str) -> String {
+        let mac = self.mac(binding, &["worker", node_id.as_str(), nonce]);
+        format!("v1:{}", hex(&mac))
     }
 
     /// Checks a worker's answer.
     pub fn check_worker(
         &self,
         node_id: &NodeId,
+        binding: &Binding,
         proof: &ManagerProof,
         answer: &str,
     ) -> Result<(), ProofError> {
         let mac = answer.strip_prefix("v1:").ok_or(ProofError::Malformed)?;
-        self.verify(&["worker", node_id.as_str(), &proof.nonce], mac)
+        self.verify(binding, &["worker", node_id.as_str(), &proof.nonce], mac)
     }
 
-    fn keyed(&self, words: &[&str]) -> Hmac<Sha256> {
+    fn keyed(&self, binding: &Binding, words: &[&str]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any key length is allowed");
+        mac.update(binding);
         for word in words {
             mac.update(&(word.len() as u64).to_be_bytes());
             mac.update(word.as_bytes());
@@ -150,13 +156,13 @@ impl NodeKey {
         mac
     }
 
-    fn mac(&self, words: &[&str]) -> Vec<u8> {
-        self.keyed(words).finalize().into_bytes().to_vec()
+    fn mac(&self, binding: &Binding, words: &[&str]) -> Vec<u8> {
+        self.keyed(binding, words).finalize().into_bytes().to_vec()
     }
 
-    fn verify(&self, words: &[&str], mac: &str) -> Result<(), ProofError> {
+    fn verify(&self, binding: &Binding, words: &[&str], mac: &str) -> Result<(), ProofError> {
         let mac = unhex(mac).ok_or(ProofError::Malformed)?;
-        self.keyed(words)
+        self.keyed(binding, words)
             .verify_slice(&mac)
             .map_err(|_| ProofError::WrongKey)
     }
@@ -194,57 +200,58 @@ impl NonceMemory {
 mod tests {
     use super::*;
 
+    const HERE: Binding = [1; 32];
+    const ELSEWHERE: Binding = [2; 32];
+
+    // spec: SEC-05
     #[test]
     fn both_sides_prove_the_key_and_neither_proof_works_twice_or_elsewhere() {
         let (key, other) = (NodeKey::generate(), NodeKey::generate());
         let (node, now) = (NodeId::new("n1"), Wall(1_800_000_000_000));
         let mut memory = NonceMemory::default();
-        let proof = key.prove_manager(&node, now);
+        let proof = key.prove_manager(&node, &HERE, now);
+        let text = proof.as_str();
         let nonce = key
-            .check_manager(&node, proof.as_str(), now, &mut memory)
+            .check_manager(&node, &HERE, text, now, &mut memory)
             .unwrap();
-        assert_eq!(
-            key.check_manager(&node, proof.as_str(), now, &mut memory),
-            Err(ProofError::Replayed)
-        );
+        let again = key.check_manager(&node, &HERE, text, now, &mut memory);
+        assert_eq!(again, Err(ProofError::Replayed));
+
         let mut fresh = NonceMemory::default();
-        let check = |key: &NodeKey, node: &str, text: &str, now, memory: &mut NonceMemory| {
-            key.check_manager(&NodeId::new(node), text, now, memory)
-                .unwrap_err()
+        let mut check = |key: &NodeKey, node: &str, binding, text: &str, now| {
+            let node = NodeId::new(node);
+            let checked = key.check_manager(&node, binding, text, now, &mut fresh);
+            checked.unwrap_err()
         };
+        let late = now.plus(SKEW_MS + 1);
+        assert_eq!(check(&other, "n1", &HERE, text, now), ProofError::WrongKey);
         assert_eq!(
-            check(&other, "n1", proof.as_str(), now, &mut fresh),
+            check(&key, "n1", &ELSEWHERE, text, now),
             ProofError::WrongKey
         );
+        assert_eq!(check(&key, "n2", &HERE, text, now), ProofError::OtherNode);
+        assert_eq!(check(&key, "n1", &HERE, text, late), ProofError::Skew);
         assert_eq!(
-            check(&key, "n2", proof.as_str(), now, &mut fresh),
-            ProofError::OtherNode
-        );
-        assert_eq!(
-            check(
-                &key,
-                "n1",
-                proof.as_str(),
-                now.plus(SKEW_MS + 1),
-                &mut fresh
-            ),
-            ProofError::Skew
-        );
-        assert_eq!(
-            check(&key, "n1", "v1 n1 x", now, &mut fresh),
+            check(&key, "n1", &HERE, "v1 n1 x", now),
             ProofError::Malformed
         );
+        // Five minutes are not too much, and within ten the nonce is not forgotten.
+        let mut memory = NonceMemory::default();
+        let edge = now.plus(SKEW_MS);
+        key.check_manager(&node, &HERE, text, edge, &mut memory)
+            .unwrap();
+        let again = key.check_manager(&node, &HERE, text, now.plus(1 - SKEW_MS), &mut memory);
+        assert_eq!(again, Err(ProofError::Replayed));
 
         assert_eq!(NodeKey::from_hex(&key.to_hex()), Some(key.clone()));
-        let answer = key.prove_worker(&node, &nonce);
-        assert_eq!(key.check_worker(&node, &proof, &answer), Ok(()));
-        assert_eq!(
-            key.check_worker(&node, &key.prove_manager(&node, now), &answer),
-            Err(ProofError::WrongKey)
-        );
-        assert_eq!(
-            other.check_worker(&node, &proof, &answer),
-            Err(ProofError::WrongKey)
-        );
+        let answer = key.prove_worker(&node, &HERE, &nonce);
+        let check = |key: &NodeKey, binding, proof: &ManagerProof| {
+            key.check_worker(&node, binding, proof, &answer)
+        };
+        assert_eq!(check(&key, &HERE, &proof), Ok(()));
+        let second = key.prove_manager(&node, &HERE, now);
+        assert_eq!(check(&key, &HERE, &second), Err(ProofError::WrongKey));
+        assert_eq!(check(&key, &ELSEWHERE, &proof), Err(ProofError::WrongKey));
+        assert_eq!(check(&other, &HERE, &proof), Err(ProofError::WrongKey));
     }
 }

@@ -86,6 +86,8 @@ impl AutoManager {
             None => getrandom::u64().map_err(RunError::Randomness)?,
         };
         let url = checked.url.clone();
+        let mut connection = SdkSettings::new([address(&url)]);
+        connection.access = settings.access;
         let window_s = checked.pending_window_sent_s();
         let policy = Policy::new(checked, settings.clock.now(), IdSource::seeded(seed));
         let (mut driver, instance, ended) = Driver::new(Parts {
@@ -109,7 +111,7 @@ impl AutoManager {
         let connected = tokio::select! {
             biased;
             () = settings.signal.cancelled() => Err(RunError::Aborted),
-            client = Client::connect(SdkSettings::new([address(&url)])) => {
+            client = Client::connect(connection) => {
                 client.map_err(|source| RunError::Connect { url, source: Box::new(source) })
             }
         };

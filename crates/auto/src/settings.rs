@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use greenroom_sdk::Access;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,8 @@ use crate::seat::Gate;
 pub struct Settings {
     /// The settings with the keys of policy.md; `url` is the only one required (CONF-02).
     pub tree: Value,
+    /// How the Manager is recognised, and who the control plane is.
+    pub access: Access,
     /// Called back on the loop's own sequence.
     pub callbacks: Arc<dyn Callbacks>,
     /// Fired before the connection stands it makes `run` fail, later it is `close()` (LIFE-01).
@@ -41,6 +44,7 @@ impl Settings {
     pub fn new(tree: Value) -> Self {
         Self {
             tree,
+            access: Access::default(),
             callbacks: Arc::new(NoCallbacks),
             signal: CancellationToken::new(),
             clock: Arc::new(SystemClock::new()),

@@ -29,6 +29,8 @@ pub(crate) enum Exit {
     Unreadable = 8,
     /// The disk failed or is full (STORE-09, STORE-12).
     DiskFailed = 9,
+    /// The key that seals secrets on disk is not the store's (SEC-11).
+    WrongKey = 10,
     /// The Docker Engine may not be used by this user.
     RuntimeDenied = 11,
 }
@@ -157,6 +159,7 @@ impl Exit {
             Self::StoreMissing => "store_missing",
             Self::Unreadable => "unreadable",
             Self::DiskFailed => "disk_failed",
+            Self::WrongKey => "wrong_key",
             Self::RuntimeDenied => "runtime_denied",
         }
     }

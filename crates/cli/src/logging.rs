@@ -18,7 +18,7 @@ fn is_coloured(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
 pub(crate) fn install(default: &str) -> StatusLog {
     let status_log = StatusLog::new();
     let filter =
-        EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+        EnvFilter::try_from_env(crate::env::LOG).unwrap_or_else(|_| EnvFilter::new(default));
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(is_coloured(
             std::io::stderr().is_terminal(),

@@ -1,5 +1,6 @@
 //! The `greenroom` binary: Manager, control plane, worker, and the tools that people use.
 
+mod env;
 mod failure;
 mod local;
 mod logging;
@@ -162,5 +163,16 @@ async fn run(verb: Verb) -> Outcome {
             logging::install(DAEMON_LOG);
             worker.run().await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    /// Two flags of one name in one verb are found when it is used, or here.
+    #[test]
+    fn the_command_line_is_of_one_piece() {
+        super::Cli::command().debug_assert();
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_auth::Role;
 use greenroom_ledger::{Called, Command, Fresh, Ledger, check_payload};
 use greenroom_store::{ProposeError, Room, Store};
 use greenroom_types::call::{Call, Refusal, Reply, Status};
@@ -14,6 +15,7 @@ use crate::hub::Hub;
 use crate::machine::{Answer, Recorded};
 use crate::payloads::Payloads;
 use crate::status_log::StatusLog;
+use crate::vault::Vault;
 
 /// Shared by all parts.
 #[derive(Clone)]
@@ -24,16 +26,19 @@ struct Parts {
     hub: Arc<Hub>,
     clock: SystemClock,
     status_log: StatusLog,
+    vault: Vault,
     member: String,
     payloads: Payloads,
     stopping: watch::Sender<bool>,
 }
 
 /// Who calls.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// What the credential proves (SEC-17).
     pub(crate) actor: String,
+    /// What it may do (SEC-03).
+    pub(crate) role: Role,
     /// Minor number of the caller's protocol; 0 for a published client (HELLO-02).
     pub(crate) protocol_minor: u32,
     /// Id under which the call may be repeated (API-07).
@@ -48,6 +53,7 @@ impl Engine {
         hub: Arc<Hub>,
         clock: SystemClock,
         status_log: StatusLog,
+        vault: Vault,
         member: String,
     ) -> Self {
         let stopping = watch::Sender::new(false);
@@ -56,6 +62,7 @@ impl Engine {
             hub,
             clock,
             status_log,
+            vault,
             member,
             payloads: Payloads::default(),
             stopping,
@@ -72,6 +79,10 @@ impl Engine {
 
     pub(crate) fn status_log(&self) -> &StatusLog {
         &self.0.status_log
+    }
+
+    pub(crate) fn vault(&self) -> &Vault {
+        &self.0.vault
     }
 
     pub(crate) fn member(&self) -> &str {
@@ -167,6 +178,12 @@ impl Engine {
             .unwrap_or(Err(ProposeError::Stopped))
     }
 
+    /// A slot's token, for the one answer that hands it out.
+    fn shown_token(&self, sealed: &str) -> Result<String, Refusal> {
+        let token = self.vault().open_token(sealed).ok_or_else(unopened)?;
+        Ok(token.expose().to_owned())
+    }
+
     /// Performs a mutating call; answers with its revision once it is durable (API-05).
     pub(crate) async fn call(
         &self,
@@ -181,11 +198,12 @@ impl Engine {
             let now = self.clock().mono();
             start.migration_state = Some(self.payloads().deposit(now, state));
         }
+        let vault = self.vault();
+        let call = self.read(|ledger| vault.seal_call(call, ledger))?;
         let token = match call {
             Call::RegisterClusterNode { .. } | Call::RotateClusterNodeToken(_) => {
-                greenroom_auth::SlotToken::from_random(greenroom_auth::random())
-                    .expose()
-                    .to_owned()
+                let token = greenroom_auth::SlotToken::from_random(greenroom_auth::random());
+                vault.seal_token(token.expose())
             }
             _ => String::new(),
         };
@@ -203,8 +221,26 @@ impl Engine {
             fresh,
         }));
         let (revision, answer) = self.propose(command).await.map_err(unavailable)?;
-        answer.result.map(|reply| (revision, reply))
+        let reply = match answer.result? {
+            // It is sealed in the record of the call as well (API-07).
+            Reply::Slot { node_id, token } => Reply::Slot {
+                node_id,
+                token: self.shown_token(&token)?,
+            },
+            Reply::Token(token) => Reply::Token(self.shown_token(&token)?),
+            other => other,
+        };
+        Ok((revision, reply))
     }
+}
+
+/// A secret of the store that its own key does not open.
+pub(crate) fn unopened() -> Refusal {
+    Refusal::new(
+        Status::Internal,
+        "internal",
+        "the slot's secrets cannot be opened; deregister the slot and register it anew",
+    )
 }
 
 pub(crate) fn shutting_down() -> Refusal {

@@ -11,7 +11,9 @@ mod api;
 mod backup;
 mod clock;
 mod conductor;
+mod doors;
 mod engine;
+mod guard;
 mod hub;
 mod links;
 mod machine;
@@ -20,7 +22,11 @@ mod server;
 mod settings;
 mod status_log;
 mod subscription;
+mod vault;
 
-pub use server::{Running, StartError, start};
-pub use settings::{EventSettings, LinkSettings, Settings};
+pub use server::{Running, StartError, check, start};
+pub use settings::{
+    AuthSettings, CertificateRole, EventSettings, LinkSettings, ListenSettings, Settings,
+    SignedSettings, TlsFiles,
+};
 pub use status_log::{StatusLayer, StatusLog};

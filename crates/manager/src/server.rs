@@ -11,22 +11,24 @@ use greenroom_proto::manager::manager_server::ManagerServer;
 use greenroom_store::{
     BootOutcome, BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig,
 };
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::api::limits::LimitsLayer;
 use crate::api::{HealthApi, LogsApi, ManagerApi};
 use crate::backup;
 use crate::clock::SystemClock;
 use crate::conductor::{self, Conductor};
+use crate::doors::Doors;
 use crate::engine::Engine;
+use crate::guard::{Guard, Keyring, Keys};
 use crate::hub::Hub;
 use crate::links::Links;
+use crate::machine::Recorded;
 use crate::settings::Settings;
 use crate::status_log::StatusLog;
+use crate::vault::Prepared;
 
 /// Requests up to this size are read (LIM-01).
 const MESSAGE_MAX: usize = 4 * 1024 * 1024;
@@ -37,7 +39,7 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A Manager that serves.
 pub struct Running {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     boot: BootReport,
     engine: Engine,
     links: Arc<Links>,
@@ -45,6 +47,7 @@ pub struct Running {
     serving: JoinHandle<Result<(), tonic::transport::Error>>,
     conducting: JoinHandle<()>,
     backing_up: JoinHandle<()>,
+    watching: JoinHandle<()>,
 }
 
 /// Why a Manager did not start. Nothing was changed.
@@ -61,11 +64,26 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
-    /// The API would be open to others without TLS and tokens (SEC-01).
+    /// The API would be open to others without TLS or to just anybody (SEC-01).
     #[error(
-        "{0} is no loopback address, and the API is served without TLS and tokens: listen on 127.0.0.1 or [::1]"
+        "{address} is no loopback address and would be served without {lacks}: `greenroom init` makes \
+         certificates and tokens; or listen on 127.0.0.1 or [::1]; or set allowInsecure: true"
     )]
-    NotLoopback(SocketAddr),
+    Insecure {
+        /// The address.
+        address: SocketAddr,
+        /// What it lacks.
+        lacks: &'static str,
+    },
+    /// A certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] greenroom_tls::Error),
+    /// The credentials cannot be used.
+    #[error("the credentials cannot be used: {0}")]
+    Auth(String),
+    /// The key that seals secrets cannot be used (SEC-11).
+    #[error("the key for secrets: {0}")]
+    SecretsKey(String),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
@@ -79,18 +97,17 @@ pub enum StartError {
 /// # Errors
 /// See [`StartError`]; the port is taken first, so that a second Manager on it touches no store.
 pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, StartError> {
-    if !settings.listen.ip().is_loopback() {
-        return Err(StartError::NotLoopback(settings.listen));
-    }
-    let listen_error = |source| StartError::Listen {
-        address: settings.listen,
-        source,
-    };
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .map_err(listen_error)?;
-    let address = listener.local_addr().map_err(listen_error)?;
+    Doors::permit(&settings)?;
+    let keys = load_keys(&settings)?;
+    let Doors {
+        doors,
+        addresses,
+        asks,
+        urls,
+        watched,
+    } = Doors::open(&settings).await?;
 
+    let prepared = Prepared::read(&settings).map_err(StartError::SecretsKey)?;
     let clock = SystemClock::new();
     let mut config = StoreConfig::new(&settings.data_dir, Arc::new(clock));
     config.create = settings.create;
@@ -101,7 +118,11 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let renew = tell_of_restore(&boot);
 
     let hub = Arc::new(Hub::new(settings.events));
-    let engine = Engine::new(store, hub, clock, status_log, settings.member_name.clone());
+    let vault = store
+        .read(|recorded: &Recorded| prepared.begin(&recorded.0))
+        .map_err(StartError::SecretsKey)?;
+    let member = settings.member_name.clone();
+    let engine = Engine::new(store, hub, clock, status_log, vault, member);
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
     let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {
@@ -143,25 +164,29 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     }
     let backing_up = tokio::spawn(backup::regularly(engine.clone(), settings.backup_every));
 
+    let audience = engine.store().identity().cluster.clone();
+    let keyring = Arc::new(Keyring::new(settings.auth, keys, audience));
+    let watching = tokio::spawn(watched.watch(Arc::clone(&keyring)));
+
     let (close, closed) = oneshot::channel();
-    let service = ManagerServer::new(ManagerApi::new(engine.clone(), Arc::clone(&links), address))
+    let service = ManagerServer::new(ManagerApi::new(engine.clone(), Arc::clone(&links), urls))
         .max_decoding_message_size(MESSAGE_MAX);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = Server::builder()
         .layer(LimitsLayer)
+        .layer(Guard::new(keyring, asks))
         .http2_keepalive_interval(Some(KEEPALIVE / 2))
         .http2_keepalive_timeout(Some(KEEPALIVE / 2))
         .add_service(service)
         .add_service(HealthServer::new(HealthApi::new(engine.clone())))
         .add_service(LogsServer::new(LogsApi::new(engine.clone())))
-        .serve_with_incoming_shutdown(incoming, async {
+        .serve_with_incoming_shutdown(greenroom_tls::incoming(doors), async {
             // An error means that the handle was dropped, which ends the Manager as well.
             let _ = closed.await;
         });
     let serving = tokio::spawn(serving);
-    tracing::info!(%address, revision = boot.revision, "Manager serves");
+    tracing::info!(?addresses, revision = boot.revision, "Manager serves");
     Ok(Running {
-        address,
+        addresses,
         boot,
         engine,
         links,
@@ -169,7 +194,31 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         serving,
         conducting,
         backing_up,
+        watching,
     })
+}
+
+/// Tells whether a Manager could start with these settings, as far as that can be told without
+/// opening a port or a store (API-20).
+///
+/// # Errors
+/// See [`StartError`].
+pub fn check(settings: &Settings) -> Result<(), StartError> {
+    Doors::permit(settings)?;
+    load_keys(settings)?;
+    Doors::check(settings)?;
+    Prepared::read(settings).map_err(StartError::SecretsKey)?;
+    Ok(())
+}
+
+fn load_keys(settings: &Settings) -> Result<Keys, StartError> {
+    let keys = Keys::load(&settings.auth).map_err(StartError::Auth)?;
+    if keys.is_empty() && settings.listen.iter().any(|listen| listen.asks) {
+        let text = "none are known, and nobody could call: name auth.tokensFile, auth.signed or \
+                    auth.certificates";
+        return Err(StartError::Auth(text.to_owned()));
+    }
+    Ok(keys)
 }
 
 /// Whether the store was replaced by an older copy of itself, which begins a new epoch (EVT-16,
@@ -200,10 +249,16 @@ fn tell_of_restore(boot: &BootReport) -> bool {
 // === impl Running ===
 
 impl Running {
-    /// Where the API is served.
+    /// Where the API is served, in the first place.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// All places where the API is served, in the order of the settings.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// What opening the store did.
@@ -230,6 +285,7 @@ impl Running {
     /// The store could not be closed cleanly; everything acknowledged is in its log all the same.
     pub async fn shutdown(mut self) -> Result<(), FatalError> {
         self.engine.begin_stopping();
+        self.watching.abort();
         self.links.shutdown().await;
         self.engine.end_streams(DRAIN).await;
         let _ = self.close.send(());

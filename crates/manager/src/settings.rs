@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_auth::Role;
 use greenroom_ledger::{Config, KeeperSettings};
 
 /// What a Manager needs to know to run.
@@ -13,8 +14,15 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Make a new store although the folder holds other files (STORE-08).
     pub create: bool,
-    /// Where the API is served. Loopback only: it is served without TLS and tokens (SEC-01).
-    pub listen: SocketAddr,
+    /// Where the API is served; at least one place.
+    pub listen: Vec<ListenSettings>,
+    /// Where others reach it, as `https://HOST:PORT`; empty: at the addresses it listens on.
+    pub advertise: Vec<String>,
+    /// Which credentials open the places that ask for one.
+    pub auth: AuthSettings,
+    /// File of the key that seals secrets on disk; none: one in the data folder, made at the first
+    /// boot (SEC-11).
+    pub secrets_key_file: Option<PathBuf>,
     /// Name of this member (CLUST-02).
     pub member_name: String,
     /// Providers, limits and image tables.
@@ -29,6 +37,59 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// A regular backup is made this often (STORE-05).
     pub backup_every: Duration,
+}
+
+/// A place where the API is served (API-01, SEC-01).
+#[derive(Clone, Debug)]
+pub struct ListenSettings {
+    /// The address.
+    pub address: SocketAddr,
+    /// Its certificate; none: in the clear.
+    pub tls: Option<TlsFiles>,
+    /// Whether callers must have a credential. Without, whoever reaches it is an admin.
+    pub asks: bool,
+    /// Allows it to lack TLS or credentials although it is no loopback address.
+    pub allow_insecure: bool,
+}
+
+/// Files of a certificate, in PEM. They are read again when they change (SEC-04).
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate, with its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities whose certificates clients may show.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Credentials (SEC-02).
+#[derive(Clone, Debug, Default)]
+pub struct AuthSettings {
+    /// Tokens of people and programs, one a line; see `greenroom token`.
+    pub tokens_file: Option<PathBuf>,
+    /// Signed tokens.
+    pub signed: Option<SignedSettings>,
+    /// Roles of client certificates.
+    pub certificates: Vec<CertificateRole>,
+}
+
+/// Signed tokens of one issuer (SEC-02).
+#[derive(Clone, Debug)]
+pub struct SignedSettings {
+    /// Who issues them.
+    pub issuer: String,
+    /// Files of public keys, in PEM.
+    pub keys: Vec<PathBuf>,
+}
+
+/// The role of a client certificate (SEC-02).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateRole {
+    /// The certificate's subject, as `CN=control`.
+    pub subject: String,
+    /// What its holder may do.
+    pub role: Role,
 }
 
 /// Lines to workers.
@@ -74,7 +135,10 @@ impl Settings {
         Self {
             data_dir: data_dir.into(),
             create: false,
-            listen,
+            listen: vec![ListenSettings::at(listen)],
+            advertise: Vec::new(),
+            auth: AuthSettings::default(),
+            secrets_key_file: None,
             member_name: "manager".to_owned(),
             ledger: Config::default(),
             waits: KeeperSettings::default(),
@@ -82,6 +146,19 @@ impl Settings {
             events: EventSettings::default(),
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
+        }
+    }
+}
+
+impl ListenSettings {
+    /// In the clear; a loopback address asks for nothing, any other for credentials.
+    #[must_use]
+    pub const fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            tls: None,
+            asks: !address.ip().is_loopback(),
+            allow_insecure: false,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod bundle;
 mod locate;
+pub mod manager;
 pub mod schema;
 
 use std::fmt;

@@ -13,10 +13,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Uri};
 
+use crate::access::Ready;
 use crate::backoff::{Backoff, Dice};
 use crate::error::{Error, Refused, UrlFailure, Verdict};
-use crate::link::{ConnectionState, Link, Pulse, RawClient, until_silent};
+use crate::link::{Announce, ConnectionState, Link, Pulse, RawClient, until_silent};
 use crate::settings::Settings;
 use crate::version::{HelloInfo, VersionInfo};
 
@@ -56,6 +58,7 @@ pub struct ConnectionStates {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
+    access: Ready,
     pub(crate) dice: Dice,
     pub(crate) closed: CancellationToken,
     link: watch::Sender<Option<Arc<Link>>>,
@@ -94,6 +97,7 @@ impl Client {
     /// ```
     pub async fn connect(settings: Settings) -> Result<Self, Error> {
         check(&settings)?;
+        let access = settings.access.ready()?;
         let dice = Dice::seed().map_err(|error| Error::Settings {
             key: "urls",
             problem: format!("the system gives no random numbers for request ids: {error}"),
@@ -101,6 +105,7 @@ impl Client {
         let (leave, left) = mpsc::channel(16);
         let inner = Arc::new(Inner {
             settings,
+            access,
             dice,
             closed: CancellationToken::new(),
             link: watch::Sender::new(None),
@@ -187,6 +192,25 @@ impl Client {
     /// ```
     pub fn raw(&self) -> Result<RawClient, Error> {
         Ok(self.inner.link("raw")?.raw())
+    }
+
+    /// The present connection, for services other than the Manager's own, and what adds the caller's
+    /// token to their calls (SDK-02).
+    ///
+    /// # Errors
+    /// [`Error::ConnectionLost`] while there is no connection.
+    ///
+    /// ```no_run
+    /// use greenroom_sdk::proto::logs::logs_client::LogsClient;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let (channel, announce) = client.channel()?;
+    /// let logs = LogsClient::with_interceptor(channel, announce);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn channel(&self) -> Result<(Channel, Announce), Error> {
+        let link = self.inner.link("channel")?;
+        Ok((link.channel.clone(), link.announce()))
     }
 
     /// Ends streams and the connection; pending calls end [`Error::Cancelled`] (SDK-10). Closing
@@ -378,7 +402,15 @@ impl Inner {
         let urls = &self.settings.urls;
         let mut failures = Vec::new();
         for url in (0..urls.len()).map(|step| (first + step) % urls.len()) {
-            match Link::dial(number, urls, url, self.settings.connect_timeout).await {
+            match Link::dial(
+                number,
+                urls,
+                url,
+                &self.access,
+                self.settings.connect_timeout,
+            )
+            .await
+            {
                 Ok(dialled) => return Ok(dialled),
                 Err(failure) => failures.push(failure),
             }
@@ -477,19 +509,32 @@ fn check(settings: &Settings) -> Result<(), Error> {
         })
     };
     if settings.urls.is_empty() {
-        return problem("empty; at least one http://HOST:PORT is needed".to_owned());
+        return problem("empty; at least one https://HOST:PORT is needed".to_owned());
     }
+    let access = &settings.access;
     for url in &settings.urls {
-        let plain = url
-            .parse::<tonic::transport::Uri>()
-            .is_ok_and(|uri| uri.scheme_str() == Some("http") && uri.authority().is_some());
-        if !plain {
-            return problem(format!(
-                "{url:?} cannot be used; it must be http://HOST:PORT (TLS is not offered)"
-            ));
-        }
+        let uri = url.parse::<Uri>().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+        let scheme = uri.as_ref().and_then(Uri::scheme_str).unwrap_or_default();
+        let why = match scheme {
+            "https" if access.ca.is_none() && access.pins.is_empty() => {
+                "asks for TLS, and neither ca nor pins say whom to trust"
+            }
+            "http" if access.token.is_some() && !is_this_machine(host) => {
+                "is in the clear, and a token is sent over a network in TLS only; use https"
+            }
+            "http" | "https" if !host.is_empty() => continue,
+            _ => "cannot be used; it must be https://HOST:PORT or http://HOST:PORT",
+        };
+        return problem(format!("{url:?} {why}"));
     }
     Ok(())
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: std::net::IpAddr| address.is_loopback();
+    bare == "localhost" || bare.parse().is_ok_and(is_loopback)
 }
 
 /// Nothing panics while one of these locks is held, and their values are whole at any moment.

@@ -54,6 +54,21 @@ pub struct UrlFailure {
     pub cause: String,
 }
 
+impl UrlFailure {
+    /// The member's own words, where it was reached and refused the caller's credential.
+    ///
+    /// ```
+    /// let failure = greenroom_sdk::UrlFailure {
+    ///     url: "https://manager:6789".to_owned(),
+    ///     cause: "refused: the credential does not hold".to_owned(),
+    /// };
+    /// assert_eq!(failure.refused(), Some("the credential does not hold"));
+    /// ```
+    pub fn refused(&self) -> Option<&str> {
+        self.cause.strip_prefix(crate::link::REFUSED)
+    }
+}
+
 /// Why a call or a stream ended without its answer.
 ///
 /// ```

@@ -21,7 +21,7 @@ use crate::backoff::Backoff;
 use crate::client::{Client, Inner};
 use crate::error::{Error, Verdict};
 use crate::initial::InitialState;
-use crate::link::{ANSWER_BYTES_MAX, Announce, Link};
+use crate::link::{ANSWER_BYTES_MAX, Link};
 use crate::settings::EventSettings;
 
 /// Items that wait for the consumer (SDK-08).
@@ -337,7 +337,7 @@ impl Feed {
             client_label: self.settings.client_label.clone(),
         };
         let channel =
-            tonic::codegen::InterceptedService::new(link.channel.clone(), Announce::ours());
+            tonic::codegen::InterceptedService::new(link.channel.clone(), link.announce());
         let mut grpc =
             tonic::client::Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let answered = async {

@@ -5,8 +5,8 @@
 //! though [`Client::raw`] gives access to them. An [`EventStream`] begins with a whole
 //! [`InitialState`] and then yields every change exactly once, over reconnections.
 //!
-//! The SDK decides nothing about jobs or nodes and keeps no mirror of them. Connections are
-//! plaintext: it has no tokens and no TLS, and refuses a url that asks for them.
+//! The SDK decides nothing about jobs or nodes and keeps no mirror of them. [`Access`] says how
+//! members are recognised and who the caller is; a token never goes over a network in the clear.
 //!
 //! ```no_run
 //! use greenroom_sdk::{Client, EventSettings, Settings, StreamItem};
@@ -30,6 +30,7 @@
 //! # }
 //! ```
 
+mod access;
 mod backoff;
 mod call;
 mod client;
@@ -42,6 +43,7 @@ mod read;
 mod settings;
 mod version;
 
+pub use access::{Access, TokenSource};
 pub use call::CallOptions;
 pub use client::{Client, ConnectionStates};
 pub use error::{Error, Refused, UrlFailure};

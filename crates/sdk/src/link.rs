@@ -9,11 +9,13 @@ use greenroom_proto::convert::call::{PROTOCOL_MAJOR, PROTOCOL_METADATA};
 use greenroom_proto::manager;
 use greenroom_proto::manager::manager_client::ManagerClient;
 use greenroom_proto::manager::norsk_status_event::Message;
+use tonic::Code;
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::access::{Bearer, Ready};
 use crate::error::UrlFailure;
 use crate::version::{HelloInfo, Protocol};
 
@@ -49,14 +51,17 @@ pub enum ConnectionState {
     Shutdown,
 }
 
-/// Adds `greenroom-protocol` to each request; a part of [`RawClient`]'s name.
+/// Adds `greenroom-protocol` and the caller's token to each request; a part of [`RawClient`]'s name.
 ///
 /// ```no_run
 /// use greenroom_sdk::{Announce, RawClient};
 /// # fn example(_: Announce, raw: RawClient) {}
 /// ```
 #[derive(Clone, Debug)]
-pub struct Announce(MetadataValue<tonic::metadata::Ascii>);
+pub struct Announce {
+    protocol: MetadataValue<tonic::metadata::Ascii>,
+    bearer: Option<Bearer>,
+}
 
 /// Largest answer taken: a page of 500 nodes with inventories, or a job with 10 000 entries of
 /// history, is far above tonic's default of 4 MiB.
@@ -71,7 +76,11 @@ pub(crate) struct Link {
     pub(crate) url: usize,
     pub(crate) hello: HelloInfo,
     pub(crate) channel: Channel,
+    bearer: Option<Bearer>,
 }
+
+/// How the cause of a url's failure begins when the member answered and refused the caller.
+pub(crate) const REFUSED: &str = "refused: ";
 
 /// The open status channel of a link.
 pub(crate) type Pulse = tonic::Streaming<manager::NorskStatusEvent>;
@@ -79,10 +88,12 @@ pub(crate) type Pulse = tonic::Streaming<manager::NorskStatusEvent>;
 // === impl Announce ===
 
 impl Announce {
-    pub(crate) fn ours() -> Self {
+    pub(crate) fn ours(bearer: Option<Bearer>) -> Self {
         let text = Protocol::OURS.to_string();
         // Digits and a dot are always a header value.
-        Self(MetadataValue::try_from(text).unwrap_or_else(|_| MetadataValue::from_static("1.0")))
+        let protocol =
+            MetadataValue::try_from(text).unwrap_or_else(|_| MetadataValue::from_static("1.0"));
+        Self { protocol, bearer }
     }
 }
 
@@ -93,7 +104,12 @@ impl Interceptor for Announce {
     ) -> Result<tonic::Request<()>, tonic::Status> {
         request
             .metadata_mut()
-            .insert(PROTOCOL_METADATA, self.0.clone());
+            .insert(PROTOCOL_METADATA, self.protocol.clone());
+        if let Some(bearer) = &self.bearer {
+            request
+                .metadata_mut()
+                .insert("authorization", bearer.value());
+        }
         Ok(request)
     }
 }
@@ -106,10 +122,11 @@ impl Link {
         number: u64,
         urls: &[String],
         url: usize,
+        access: &Ready,
         timeout: Duration,
     ) -> Result<(Self, Pulse), UrlFailure> {
         let text = &urls[url];
-        let dialled = tokio::time::timeout(timeout, Self::hello(text, timeout)).await;
+        let dialled = tokio::time::timeout(timeout, Self::hello(text, access, timeout)).await;
         let failure = |cause: String| UrlFailure {
             url: text.clone(),
             cause,
@@ -135,26 +152,32 @@ impl Link {
             url,
             hello,
             channel,
+            bearer: access.bearer.clone(),
         };
         Ok((link, pulse))
     }
 
-    async fn hello(url: &str, timeout: Duration) -> Result<(Channel, HelloInfo, Pulse), String> {
-        let endpoint = Endpoint::from_shared(url.to_owned())
-            .map_err(|error| plain_cause(&error))?
-            .connect_timeout(timeout)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(10))
-            .keep_alive_while_idle(true);
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| plain_cause(&error))?;
-        let mut pulse = raw(channel.clone())
+    async fn hello(
+        url: &str,
+        access: &Ready,
+        timeout: Duration,
+    ) -> Result<(Channel, HelloInfo, Pulse), String> {
+        let channel = connect(url, access, timeout).await?;
+        let mut pulse = raw(channel.clone(), access.bearer.clone())
             .create_status_channel(())
             .await
-            .map_err(|status| plain_cause(&status))?
+            .map_err(|status| {
+                let cause = plain_cause(&status);
+                match status.code() {
+                    // Dialling again changes nothing about it.
+                    Code::Unauthenticated | Code::PermissionDenied | Code::ResourceExhausted
+                        if !cause.contains(NO_MANAGER) =>
+                    {
+                        format!("{REFUSED}{}", status.message())
+                    }
+                    _ => cause,
+                }
+            })?
             .into_inner();
         match pulse.message().await {
             Ok(Some(manager::NorskStatusEvent {
@@ -166,8 +189,12 @@ impl Link {
         }
     }
 
+    pub(crate) fn announce(&self) -> Announce {
+        Announce::ours(self.bearer.clone())
+    }
+
     pub(crate) fn raw(&self) -> RawClient {
-        raw(self.channel.clone())
+        raw(self.channel.clone(), self.bearer.clone())
     }
 }
 
@@ -176,8 +203,31 @@ pub(crate) async fn until_silent(mut pulse: Pulse) {
     while let Ok(Some(_)) = pulse.message().await {}
 }
 
-fn raw(channel: Channel) -> RawClient {
-    ManagerClient::with_interceptor(channel, Announce::ours())
+/// A channel to a member, with TLS where the url says so.
+pub(crate) async fn connect(
+    url: &str,
+    access: &Ready,
+    timeout: Duration,
+) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(url.to_owned())
+        .map_err(|error| plain_cause(&error))?
+        .connect_timeout(timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true);
+    let connected = match &access.tls {
+        Some(tls) if url.starts_with("https://") => {
+            let connector = greenroom_tls::connector(tls.clone());
+            endpoint.connect_with_connector(connector).await
+        }
+        _ => endpoint.connect().await,
+    };
+    connected.map_err(|error| plain_cause(&error))
+}
+
+fn raw(channel: Channel, bearer: Option<Bearer>) -> RawClient {
+    ManagerClient::with_interceptor(channel, Announce::ours(bearer))
         .max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 

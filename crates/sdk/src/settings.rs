@@ -1,8 +1,10 @@
 //! What a caller may set: where the members are, how long to wait, how often to try again.
 //!
-//! Defaults are those of the specification. Nothing here is read from files or the environment.
+//! Defaults are those of the specification. Nothing here is read from the environment.
 
 use std::time::Duration;
+
+use crate::Access;
 
 /// Settings of a [`crate::Client`] (SDK-01).
 ///
@@ -16,8 +18,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// One or more members, as `http://HOST:PORT`, tried in this order.
+    /// One or more members, as `https://HOST:PORT` or, in the clear, `http://HOST:PORT`; tried in
+    /// this order.
     pub urls: Vec<String>,
+    /// How members are recognised, and who the caller is.
+    pub access: Access,
     /// Time for a connection and its Hello, per url.
     pub connect_timeout: Duration,
     /// Deadline of a call with all its repeats, unless [`crate::CallOptions`] says another.
@@ -95,6 +100,7 @@ impl Settings {
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
+            access: Access::default(),
             connect_timeout: Duration::from_secs(5),
             call_timeout: Duration::from_secs(30),
             retry: Retry::default(),

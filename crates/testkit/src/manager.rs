@@ -55,7 +55,10 @@ impl TestManager {
         };
         manager.run().await;
         // Started again, it is to be found at the same address.
-        manager.settings.listen = manager.address();
+        let address = manager.address();
+        if let Some(first) = manager.settings.listen.first_mut() {
+            first.address = address;
+        }
         manager
     }
 
@@ -139,7 +142,7 @@ impl TestManager {
     pub fn address(&self) -> SocketAddr {
         match &self.process {
             Some(process) => process.running.address(),
-            None => self.settings.listen,
+            None => self.settings.listen[0].address,
         }
     }
 

@@ -144,7 +144,9 @@ impl FakeWorker {
             listen_address: self.address.ip().to_string(),
             listen_port: self.address.port().into(),
             machine_id: self.machine_id.clone(),
-            public_key: self.machine_id.as_bytes().to_vec(),
+            public_key: serve::identity(&self.machine_id)
+                .public_key()
+                .expect("its certificate can be read"),
             ..ClusterMemberRegisterRequest::default()
         };
         let mut raw = client.raw().expect("a connection");

@@ -10,35 +10,33 @@ use std::task::{Context, Poll, ready};
 
 use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::Stream;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Bytes with which every caller begins, before it asks anything (RFC 9113).
 const PREFACE: usize = 24;
 
 /// One connection.
-pub(crate) struct Accepted {
-    socket: TcpStream,
+pub(crate) struct Accepted<S> {
+    socket: S,
     /// Bytes that came.
     heard: usize,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-/// The connections to a listener, until `ending`.
-pub(crate) fn accepted(
-    listener: TcpListener,
+/// The connections that come in, until `ending`.
+pub(crate) fn accepted<S>(
+    incoming: impl Stream<Item = io::Result<S>>,
     ending: CancellationToken,
-) -> impl Stream<Item = io::Result<Accepted>> {
-    TcpListenerStream::new(listener).map(move |socket| Ok(Accepted::new(socket?, &ending)))
+) -> impl Stream<Item = io::Result<Accepted<S>>> {
+    incoming.map(move |socket| Ok(Accepted::new(socket?, &ending)))
 }
 
 // === impl Accepted ===
 
-impl Accepted {
-    fn new(socket: TcpStream, ending: &CancellationToken) -> Self {
+impl<S> Accepted<S> {
+    fn new(socket: S, ending: &CancellationToken) -> Self {
         Self {
             socket,
             heard: 0,
@@ -47,7 +45,7 @@ impl Accepted {
     }
 }
 
-impl AsyncRead for Accepted {
+impl<S: AsyncRead + Unpin> AsyncRead for Accepted<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -65,7 +63,7 @@ impl AsyncRead for Accepted {
     }
 }
 
-impl AsyncWrite for Accepted {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Accepted<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -95,10 +93,10 @@ impl AsyncWrite for Accepted {
     }
 }
 
-impl Connected for Accepted {
-    type ConnectInfo = TcpConnectInfo;
+impl<S: Connected> Connected for Accepted<S> {
+    type ConnectInfo = S::ConnectInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
+    fn connect_info(&self) -> S::ConnectInfo {
         self.socket.connect_info()
     }
 }
@@ -106,13 +104,15 @@ impl Connected for Accepted {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_stream::wrappers::TcpListenerStream;
 
     use super::*;
 
-    async fn pair(ending: &CancellationToken) -> (TcpStream, Accepted) {
+    async fn pair(ending: &CancellationToken) -> (TcpStream, Accepted<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut incoming = Box::pin(accepted(listener, ending.clone()));
+        let mut incoming = Box::pin(accepted(TcpListenerStream::new(listener), ending.clone()));
         let (caller, socket) = tokio::join!(TcpStream::connect(address), incoming.next());
         (caller.unwrap(), socket.unwrap().unwrap())
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use greenroom_auth::Secret;
+use greenroom_tls::Trust;
 use greenroom_types::Millis;
 use greenroom_types::inventory::Capability;
 
@@ -33,10 +34,12 @@ pub struct Config {
     /// The address the Manager is told to dial; absent: that of `listen`, or of the first network
     /// card where it listens on all.
     pub advertise: Option<IpAddr>,
-    /// Listening beyond loopback is refused unless this is set: the stream is not encrypted.
-    pub allow_insecure: bool,
-    /// Managers to call, as `http://host:port`, in turn (WORK-05).
+    /// Managers to call, as `https://HOST:PORT` or `http://HOST:PORT`, in turn (WORK-05).
     pub manager_urls: Vec<String>,
+    /// Whom to take for the Manager where the url is https.
+    pub trust: Option<Trust>,
+    /// Calls a Manager beyond this machine in the clear, where token and node key can be read.
+    pub allow_insecure: bool,
     /// The slot's token; absent: the one kept from the first registration.
     pub token: Option<Secret>,
     /// Which engine runs jobs.
@@ -88,9 +91,17 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
-    /// It would speak in the clear on a network.
-    #[error("the worker would listen on {0} without encryption; listen on 127.0.0.1, or allow it")]
-    Insecure(SocketAddr),
+    /// A Manager cannot be called as the settings say.
+    #[error("the Manager at {url} cannot be called: {problem}")]
+    Manager {
+        /// Its url.
+        url: String,
+        /// Why.
+        problem: &'static str,
+    },
+    /// Its own certificate cannot be made.
+    #[error(transparent)]
+    Tls(#[from] greenroom_tls::Error),
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -127,8 +138,9 @@ impl Config {
             state_dir: state_dir.into(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             advertise: None,
-            allow_insecure: false,
             manager_urls: Vec::new(),
+            trust: None,
+            allow_insecure: false,
             token: None,
             runtime: RuntimeChoice::default(),
             vcpus: None,
@@ -155,8 +167,12 @@ impl Error {
             Self::Listen { .. } => 3,
             Self::Locked(_) => 4,
             Self::Journal(JournalError::Newer { .. }) => 6,
-            Self::Insecure(_) | Self::NoToken(_) => 2,
-            Self::Journal(_) | Self::State { .. } | Self::Docker { .. } | Self::Server(_) => 1,
+            Self::Manager { .. } | Self::NoToken(_) => 2,
+            Self::Journal(_)
+            | Self::State { .. }
+            | Self::Docker { .. }
+            | Self::Server(_)
+            | Self::Tls(_) => 1,
         }
     }
 }

@@ -98,16 +98,19 @@ impl StateLock {
     }
 }
 
-/// Random bytes that tell this installation from another on the same machine; made once.
-pub(crate) fn installation(state_dir: &Path) -> io::Result<Vec<u8>> {
+/// The secret of this installation, made once: its TLS key comes from it, and so the public key by
+/// which the Manager knows it again (SEC-05).
+pub(crate) fn installation(state_dir: &Path) -> io::Result<[u8; 32]> {
     let path = state_dir.join(IDENTITY_FILE);
     match std::fs::read(&path) {
-        Ok(bytes) if bytes.len() == 32 => Ok(bytes),
-        Ok(_) => Err(io::Error::other(format!("{} is damaged", path.display()))),
+        Ok(bytes) => {
+            let damaged = |_| io::Error::other(format!("{} is damaged", path.display()));
+            bytes.try_into().map_err(damaged)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let bytes = random::<32>();
             replace(&path, &bytes)?;
-            Ok(bytes.to_vec())
+            Ok(bytes)
         }
         Err(error) => Err(error),
     }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use greenroom_auth::{NodeKey, NonceMemory, PROOF_METADATA};
 use greenroom_proto::status::Refusal;
+use greenroom_tls::Peer;
 use greenroom_types::NodeId;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status};
+use tonic::{Code, Extensions, Status};
 
 use crate::node::now;
 
@@ -43,7 +44,11 @@ impl Gate {
 
     /// The worker's answer to a Manager that proved itself. Every other caller gets one and the same
     /// refusal; the reason stays here.
-    pub(crate) async fn check(&self, metadata: &MetadataMap) -> Result<String, Status> {
+    pub(crate) async fn check(
+        &self,
+        metadata: &MetadataMap,
+        extensions: &Extensions,
+    ) -> Result<String, Status> {
         let refused = || Refusal::new(Code::Unauthenticated, "bad_proof", "not the Manager").into();
         // The Manager may dial before its own answer to the registration has arrived here.
         let mut proofs = self.proof.clone();
@@ -51,6 +56,10 @@ impl Gate {
         let known = tokio::time::timeout(REGISTERED_WITHIN, known).await;
         let proof = known.ok().and_then(|known| known.ok()?.clone());
         let Some(proof) = proof else {
+            return Err(refused());
+        };
+        let peer = extensions.get::<Peer>();
+        let Some(tls) = peer.and_then(|peer| peer.tls.as_deref()) else {
             return Err(refused());
         };
         let text = metadata
@@ -61,11 +70,12 @@ impl Gate {
             return Err(refused());
         };
         let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        let (node_id, binding) = (&proof.node_id, &tls.binding);
         match proof
             .key
-            .check_manager(&proof.node_id, text, now(), &mut nonces)
+            .check_manager(node_id, binding, text, now(), &mut nonces)
         {
-            Ok(nonce) => Ok(proof.key.prove_worker(&proof.node_id, &nonce)),
+            Ok(nonce) => Ok(proof.key.prove_worker(node_id, binding, &nonce)),
             Err(error) => {
                 tracing::warn!(%error, "a caller's proof does not hold");
                 Err(refused())

@@ -50,11 +50,13 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use greenroom_auth::{NodeKey, Secret};
 use greenroom_proto::logs::logs_server::LogsServer;
 use greenroom_proto::worker::worker_server::WorkerServer;
+use greenroom_tls::mint::from_seed;
+use greenroom_tls::{Door, ServerTls, fingerprint};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::net::TcpListener;
@@ -81,7 +83,7 @@ use crate::node::{About, Contact, Input, Node};
 use crate::ports::BindProbe;
 use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
-use crate::register::{Answered, Call, CallIn, answered, call};
+use crate::register::{Answered, Call, CallIn, Calling, answered, call};
 use crate::runtime::choose::choose;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::WorkerService;
@@ -96,6 +98,10 @@ pub(crate) const PROTOCOL_MINOR: u32 = 10;
 const SURVEY_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at the images, unless one has come.
 const IMAGES_EVERY: Duration = Duration::from_secs(10);
+/// Connections at a time: the Manager's members, and readers of logs.
+const CONNECTIONS_MAX: usize = 256;
+/// In the worker's certificate, which is known by its key and not by a name.
+const CERTIFICATE_NAME: &str = "greenroom-worker";
 /// A Manager that does not take the end of its streams is waited for no longer than this (WORK-61).
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -120,6 +126,8 @@ pub struct Worker {
     credential: Option<Credential>,
     token: Secret,
     public_key: Vec<u8>,
+    identity: greenroom_tls::Identity,
+    calling: Calling,
     overrides: Overrides,
     lock: StateLock,
 }
@@ -150,11 +158,10 @@ impl Worker {
             .clone()
             .or(kept)
             .ok_or_else(|| Error::NoToken(dir.clone()))?;
-        let public_key = installation(&dir).map_err(state)?;
-
-        if !config.listen.ip().is_loopback() && !config.allow_insecure {
-            return Err(Error::Insecure(config.listen));
-        }
+        let seed = installation(&dir).map_err(state)?;
+        let identity = from_seed(CERTIFICATE_NAME, &seed, SystemTime::now())?;
+        let public_key = identity.public_key()?;
+        let calling = Calling::new(&config)?;
         let listen = |source| Error::Listen {
             address: config.listen,
             source,
@@ -191,7 +198,7 @@ impl Worker {
                 .machine_id
                 .clone()
                 .or_else(inventory::machine_id)
-                .unwrap_or_else(|| greenroom_auth::hex(&public_key[..16])),
+                .unwrap_or_else(|| greenroom_auth::hex(&fingerprint(&public_key)[..16])),
             boot_id: boot_id(),
             logs: config.logs,
             state_dir: dir.clone(),
@@ -220,6 +227,8 @@ impl Worker {
             credential,
             token,
             public_key,
+            identity,
+            calling,
             overrides,
             lock,
         })
@@ -269,6 +278,12 @@ impl Worker {
         );
         let node = tokio::spawn(node.run(input_receiver, self.news));
 
+        let tls = ServerTls::new(&self.identity, &[])?;
+        let door = Door {
+            listener: self.listener,
+            tls: Some(watch::channel(tls).1),
+            connections_max: CONNECTIONS_MAX,
+        };
         let gate = Arc::new(Gate::new(self.proofs));
         let service = WorkerService::new(gate.clone(), inputs.clone(), closing.clone());
         let logs = LogsService::new(gate, self.logs.clone(), closing.clone());
@@ -277,7 +292,7 @@ impl Worker {
             .add_service(WorkerServer::new(service))
             .add_service(LogsServer::new(logs))
             .serve_with_incoming_shutdown(
-                accepted(self.listener, closing.clone()),
+                accepted(greenroom_tls::incoming(vec![door]), closing.clone()),
                 closing.clone().cancelled_owned(),
             );
         let server = tokio::spawn(server);
@@ -300,6 +315,7 @@ impl Worker {
             public_key: self.public_key,
             state_dir: self.config.state_dir.clone(),
             credential: self.credential,
+            calling: self.calling,
             known: self.known,
             machines,
             contacts,
@@ -431,6 +447,7 @@ struct Caller {
     public_key: Vec<u8>,
     state_dir: PathBuf,
     credential: Option<Credential>,
+    calling: Calling,
     known: Known,
     machines: watch::Receiver<NodeInventory>,
     contacts: watch::Receiver<Contact>,
@@ -499,7 +516,7 @@ impl Caller {
             public_key: self.public_key.clone(),
             hardware: (&*self.machines.borrow()).into(),
         };
-        let answer = call(order).await?;
+        let answer = call(&self.calling, order).await?;
         let node_id = NodeId::from(answer.node_id);
         let key = NodeKey::from_bytes(&answer.key_share)
             .ok_or_else(|| Status::internal("the answer holds no node key of 32 bytes"))?;

@@ -8,9 +8,13 @@ use std::time::Duration;
 use greenroom_auth::Secret;
 use greenroom_proto::manager::manager_client::ManagerClient;
 use greenroom_proto::manager::{ClusterMemberRegisterRequest, ClusterMemberRegisterResponse};
+use greenroom_tls::ClientTls;
 use greenroom_types::{Millis, Mono};
+use tonic::codegen::http::Uri;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
+
+use crate::config::{Config, Error};
 
 /// No dial within this after a good answer: call in again (WORK-06).
 const DIAL_WITHIN: Millis = Millis(60_000);
@@ -132,16 +136,81 @@ impl CallIn {
     }
 }
 
+/// How Managers are called.
+#[derive(Clone, Debug)]
+pub(crate) struct Calling {
+    tls: Option<ClientTls>,
+    allow_insecure: bool,
+}
+
+// === impl Calling ===
+
+impl Calling {
+    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
+        let tls = match &config.trust {
+            Some(trust) => Some(ClientTls::new(trust, None)?),
+            None => None,
+        };
+        let calling = Self {
+            tls,
+            allow_insecure: config.allow_insecure,
+        };
+        for url in &config.manager_urls {
+            calling.check(url).map_err(|problem| Error::Manager {
+                url: url.clone(),
+                problem,
+            })?;
+        }
+        Ok(calling)
+    }
+
+    /// The answer to a call holds the node's key, so it is asked for only where nobody else hears it.
+    fn check(&self, url: &str) -> Result<(), &'static str> {
+        let uri = url.parse::<Uri>().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+        match uri.as_ref().and_then(Uri::scheme_str) {
+            Some("https") if self.tls.is_none() => Err("say whom to trust: a CA, or a pin"),
+            Some("https") => Ok(()),
+            Some("http") if self.allow_insecure || is_this_machine(host) => Ok(()),
+            Some("http") => {
+                Err("in the clear others would read the token and the node's key; use https")
+            }
+            _ => Err("it must be https://HOST:PORT or http://HOST:PORT"),
+        }
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: std::net::IpAddr| address.is_loopback();
+    bare == "localhost" || bare.parse().is_ok_and(is_loopback)
+}
+
 /// Makes one call.
-pub(crate) async fn call(call: Call) -> Result<ClusterMemberRegisterResponse, Status> {
+pub(crate) async fn call(
+    calling: &Calling,
+    call: Call,
+) -> Result<ClusterMemberRegisterResponse, Status> {
+    calling.check(&call.url).map_err(Status::invalid_argument)?;
     let endpoint = Endpoint::from_shared(call.url.clone())
         .map_err(|error| Status::invalid_argument(format!("{:?}: {error}", call.url)))?
         .connect_timeout(CALL_MAX)
         .timeout(CALL_MAX);
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| Status::unavailable(format!("{}: {error}", call.url)))?;
+    let connected = match &calling.tls {
+        Some(tls) if call.url.starts_with("https://") => {
+            let connector = greenroom_tls::connector(tls.clone());
+            endpoint.connect_with_connector(connector).await
+        }
+        _ => endpoint.connect().await,
+    };
+    let channel = connected.map_err(|error| {
+        // What went wrong stands at the end of the chain.
+        let mut cause: &dyn std::error::Error = &error;
+        while let Some(next) = cause.source() {
+            cause = next;
+        }
+        Status::unavailable(format!("{}: {cause}", call.url))
+    })?;
     let request = ClusterMemberRegisterRequest {
         token: call.token.expose().to_owned(),
         listen_address: call.listen_address,
@@ -167,6 +236,8 @@ pub(crate) fn answered(status: &Status) -> Answered {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_tls::Trust;
+
     use super::*;
 
     fn due(call_in: &CallIn) -> Option<(u64, usize)> {
@@ -227,6 +298,29 @@ mod tests {
         call_in.handle_connected();
         call_in.handle_moved(Mono(7));
         assert_eq!(due(&call_in), Some((7, 0)));
+    }
+
+    // spec: SEC-06
+    #[test]
+    fn the_node_key_is_asked_for_only_where_nobody_else_hears_the_answer() {
+        let with = |trusts: bool, allow_insecure: bool| {
+            let mut config = Config::new("");
+            config.trust = trusts.then(|| Trust::Pins(Vec::new()));
+            config.allow_insecure = allow_insecure;
+            Calling::new(&config).unwrap()
+        };
+        let is_called = |calling: &Calling, url: &str| calling.check(url).is_ok();
+        for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1"] {
+            assert!(is_called(&with(false, false), url), "{url}");
+        }
+        for url in ["http://10.0.0.1:1", "http://manager:1"] {
+            assert!(!is_called(&with(true, false), url), "{url}");
+            assert!(is_called(&with(false, true), url), "{url}");
+        }
+        assert!(is_called(&with(true, false), "https://manager:1"));
+        for url in ["https://manager:1", "ftp://manager:1", "manager:1", ""] {
+            assert!(!is_called(&with(false, true), url), "{url}");
+        }
     }
 
     // spec: LOCAL-16

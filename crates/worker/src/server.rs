@@ -51,7 +51,10 @@ impl Worker for WorkerService {
         &self,
         request: Request<Streaming<wire::NodeControllerMessage>>,
     ) -> Result<Response<BoxStream<wire::WorkerMessage>>, Status> {
-        let shared_secret = self.gate.check(request.metadata()).await?;
+        let shared_secret = self
+            .gate
+            .check(request.metadata(), request.extensions())
+            .await?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let talk = Talk {
             inputs: self.inputs.clone(),

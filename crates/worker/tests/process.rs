@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    FakeManager, Node, Pipe, Stream, WorkerProcess, id, job, key, open, pid, shell, wait_gone,
+    FakeManager, Node, Pipe, Stream, WorkerProcess, connect, id, job, key, open, pid, shell,
+    wait_gone, wall,
 };
 use greenroom_proto::common::job_info_message::Message as Info;
 use greenroom_proto::common::port_mapping::HostPort;
@@ -100,6 +101,19 @@ async fn a_caller_without_proof_is_told_nothing() {
         .err()
         .unwrap();
     assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+// spec: SEC-05
+#[tokio::test]
+async fn a_proof_is_worth_nothing_in_another_session() {
+    let scene = scene().await;
+    let (line, node) = (&scene.stream.address, &scene.manager.node);
+    // Whoever sits between Manager and worker has two sessions and passes the proof on.
+    let (_, elsewhere) = connect(line).await;
+    let proof = node.key.prove_manager(&node.id, &elsewhere, wall());
+    let refused = open(line, Some(&proof)).await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert_eq!(Refusal::read(&refused).unwrap().reason, "bad_proof");
 }
 
 // spec: WORK-01

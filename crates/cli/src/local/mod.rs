@@ -13,7 +13,7 @@ use greenroom_auto::{AutoManager, SeatSettings, Supervisor, supervise, supervise
 use greenroom_manager::{Running, StatusLog};
 use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::{NodeState, RunningJob};
-use greenroom_sdk::{Client, EventSettings, StreamItem};
+use greenroom_sdk::{Access, Client, EventSettings, StreamItem};
 use greenroom_store::FatalError;
 
 pub(crate) use worker::{LocalWorker, WORKERS_MAX};
@@ -103,16 +103,17 @@ impl Control {
             .map_err(|error| cannot_serve("control plane", listen, &error, flag))
     }
 
-    /// Runs the control plane against a Manager, with a seat as one of several (ACTIVE).
+    /// Runs the control plane against the Manager that its settings name, with a seat as one of several
+    /// (ACTIVE).
     pub(crate) fn start(
-        mut settings: serde_json::Value,
-        manager: &str,
+        settings: serde_json::Value,
+        access: Access,
         listener: TcpListener,
         seat: Option<SeatSettings>,
     ) -> Result<Self, Failure> {
-        settings["url"] = manager.into();
         let address = address_of(&listener)?;
-        let settings = greenroom_auto::Settings::new(settings);
+        let mut settings = greenroom_auto::Settings::new(settings);
+        settings.access = access;
         let supervisor = match seat {
             Some(seat) => supervise_seated(settings, seat).map_err(|error| error.to_string()),
             None => supervise(settings).map_err(|error| error.to_string()),
@@ -261,13 +262,14 @@ impl System {
                 return Err(Failure::failed(text).hint(format!("its log is {}", log.display())));
             }
         }
-        let settings = self.plan.settings.clone().unwrap_or_else(default_settings);
-        self.control = Some(Control::start(settings, address, listener, None)?);
+        let mut settings = self.plan.settings.clone().unwrap_or_else(default_settings);
+        settings["url"] = address.into();
+        self.control = Some(Control::start(settings, Access::default(), listener, None)?);
         // Whoever is told that everything is up may ask at once.
         self.auto().await.map(drop)
     }
 
-    pub(crate) const fn manager_address(&self) -> SocketAddr {
+    pub(crate) fn manager_address(&self) -> SocketAddr {
         self.manager.address()
     }
 

@@ -13,6 +13,7 @@ use greenroom_placement::Decision;
 use greenroom_sdk::types::JobId;
 use serde::Serialize;
 
+use super::connect::Reach;
 use super::files::{read_all, read_text, refuse};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::local;
@@ -25,7 +26,7 @@ pub(crate) struct Control {
     /// The control plane's address.
     #[arg(
         long,
-        env = "GREENROOM_CONTROL",
+        env = crate::env::CONTROL,
         default_value = "http://127.0.0.1:6788",
         value_name = "URL"
     )]
@@ -46,9 +47,8 @@ pub(crate) struct Run {
     /// Its name among several; default: this machine's name and the port of its API.
     #[arg(long)]
     name: Option<String>,
-    /// The Manager, HOST:PORT, instead of the one in the settings.
-    #[arg(long, value_name = "HOST:PORT")]
-    manager: Option<String>,
+    #[command(flatten)]
+    reach: Reach,
     /// Where its HTTP API is served; loopback only.
     #[arg(long, default_value = "127.0.0.1:6788")]
     listen: SocketAddr,
@@ -167,10 +167,11 @@ fn refusal(code: &str, message: &str) -> Failure {
 }
 
 /// Reads a settings file as a tree and checks it; every fault is told at its line. `manager` is the
-/// Manager's address from elsewhere.
+/// Manager's address that goes before the one in the file, `otherwise` the one for a file without.
 pub(crate) fn checked_settings(
     file: &Path,
     manager: Option<&str>,
+    otherwise: Option<&String>,
 ) -> Result<serde_json::Value, Failure> {
     let refuse = |problems: Vec<Problem>| -> Failure { refuse(&problems) };
     let (name, text) = read_text(file).map_err(|problem| refuse(vec![problem]))?;
@@ -193,7 +194,11 @@ pub(crate) fn checked_settings(
         (serde_json::Value::Object(keys), Some(manager)) => {
             keys.insert("url".to_owned(), manager.into());
         }
-        (serde_json::Value::Object(_), None) => {}
+        (serde_json::Value::Object(keys), None) => {
+            if let (Some(url), false) = (otherwise, keys.contains_key("url")) {
+                keys.insert("url".to_owned(), url.as_str().into());
+            }
+        }
         _ => return Err(whole("settings are keys with values".to_owned())),
     }
     let Err(error) = greenroom_policy::Settings::parse(&tree) else {
@@ -217,12 +222,15 @@ impl Run {
             return status.run().await;
         }
         let config = self.config.unwrap_or_default();
-        let tree = checked_settings(&config, self.manager.as_deref())?;
-        let manager = tree["url"].as_str().unwrap_or_default().to_owned();
+        // What the command line says goes before the settings, and these before the context.
+        let context = self.reach.context()?;
+        let given = self.reach.manager.first().cloned();
+        let tree = checked_settings(&config, given.as_deref(), context.manager.first())?;
+        let access = self.reach.access(&context);
         let mut signals = Signals::install()?;
         let listener = local::Control::bind(self.listen, "--listen").await?;
         let seat = seat(self.name, local::address_of(&listener)?);
-        let control = local::Control::start(tree, &manager, listener, Some(seat))?;
+        let control = local::Control::start(tree, access, listener, Some(seat))?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
         let told = Output { json: self.json }

@@ -6,9 +6,7 @@
 use bytes::{Buf, BufMut};
 use clap::Args;
 use greenroom_sdk::proto::FILE_DESCRIPTOR_SET;
-use greenroom_sdk::proto::convert::call::{
-    PROTOCOL_MAJOR, PROTOCOL_METADATA, PROTOCOL_MINOR, REQUEST_ID_METADATA,
-};
+use greenroom_sdk::proto::convert::call::REQUEST_ID_METADATA;
 use prost::Message;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
@@ -18,10 +16,10 @@ use serde::de::DeserializeSeed;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Channel, Endpoint};
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status, Streaming};
 
-use super::connect::not_reached;
+use super::connect::{Reach, not_reached};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
@@ -44,14 +42,8 @@ pub(crate) struct Ctl {
     /// Under this id a changing call takes effect once, however often it is made.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
-    /// The Manager's address.
-    #[arg(
-        long,
-        env = "GREENROOM_MANAGER",
-        default_value = "http://127.0.0.1:6789",
-        value_name = "URL"
-    )]
-    manager: String,
+    #[command(flatten)]
+    reach: Reach,
 }
 
 // === impl Ctl ===
@@ -73,15 +65,19 @@ impl Ctl {
         })?;
         let request = read(&method, &self.json)?;
         let request = Request::from_parts(self.metadata()?, Default::default(), request);
-        let mut grpc = self.connect().await?;
+        let client = self.reach.connect().await?;
+        let (channel, announce) = client.channel()?;
+        let channel = InterceptedService::new(channel, announce);
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         grpc.ready()
             .await
-            .map_err(|error| not_reached(&self.manager, &error))?;
+            .map_err(|error| not_reached(&self.reach.url(), &error))?;
         let path = format!("/{SERVICE}/{}", method.name());
         let path = http::uri::PathAndQuery::try_from(path)
             .map_err(|error| Failure::failed(error.to_string()))?;
         let codec = Dynamic(method.output());
-        let refused = |status: Status| refused(&self.manager, &status);
+        let url = self.reach.url();
+        let refused = |status: Status| refused(&url, &status);
         if method.is_server_streaming() {
             let answer = grpc.server_streaming(request, path, codec).await;
             print_all(output, answer.map_err(refused)?.into_inner(), refused).await
@@ -93,24 +89,14 @@ impl Ctl {
 
     fn metadata(&self) -> Result<MetadataMap, Failure> {
         let mut metadata = MetadataMap::new();
-        let protocol = format!("{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}");
         let value = |text: &str| {
             AsciiMetadataValue::try_from(text)
                 .map_err(|error| Failure::bad_input(format!("--request-id: {error}")))
         };
-        metadata.insert(PROTOCOL_METADATA, value(&protocol)?);
         if let Some(id) = &self.request_id {
             metadata.insert(REQUEST_ID_METADATA, value(id)?);
         }
         Ok(metadata)
-    }
-
-    async fn connect(&self) -> Result<Grpc<Channel>, Failure> {
-        let endpoint = Endpoint::from_shared(self.manager.clone())
-            .map_err(|error| Failure::bad_input(format!("--manager: {error}")))?;
-        let channel = endpoint.connect().await;
-        let channel = channel.map_err(|error| not_reached(&self.manager, &error))?;
-        Ok(Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use greenroom_sdk::proto::convert::refusal::read_refusal;
 use greenroom_sdk::proto::logs::logs_client::LogsClient;
 use greenroom_sdk::proto::logs::{Line, ReadRequest};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 use super::connect::{Manager, not_reached};
@@ -55,6 +56,8 @@ struct Printed {
     again: bool,
 }
 
+type Lines = LogsClient<InterceptedService<Channel, greenroom_sdk::Announce>>;
+
 /// Why lines end before the instance is over.
 enum Break {
     /// Whoever passes them on went away, and may come back.
@@ -66,10 +69,7 @@ enum Break {
 
 impl Logs {
     pub(crate) async fn run(self) -> Outcome {
-        let url = self.manager.manager.first().cloned().unwrap_or_default();
-        let mut client = LogsClient::connect(url.clone())
-            .await
-            .map_err(|error| not_reached(&url, &error))?;
+        let mut client = self.client().await?;
         let mut request = ReadRequest {
             job_id: self.job.clone(),
             role: self.role.clone(),
@@ -92,17 +92,24 @@ impl Logs {
             say(&format!(
                 "the lines are interrupted: {cause}; they go on when the Manager is back"
             ));
-            client = self.back(&url, &request).await?;
+            client = self.back(&request).await?;
             say("the lines go on");
             request.tail = None;
             printed.begin_again();
         }
     }
 
+    /// With the caller's credential, over a connection of its own.
+    async fn client(&self) -> Result<Lines, Failure> {
+        let connected = self.manager.connect().await?;
+        let (channel, announce) = connected.channel()?;
+        Ok(LogsClient::with_interceptor(channel, announce))
+    }
+
     /// Prints lines until there are no more.
     async fn print(
         &self,
-        client: &mut LogsClient<Channel>,
+        client: &mut Lines,
         request: &mut ReadRequest,
         printed: &mut Printed,
     ) -> Result<(), Break> {
@@ -144,8 +151,8 @@ impl Logs {
             None => {
                 let cause = greenroom_sdk::plain_cause(status);
                 if cause.contains(greenroom_sdk::NO_MANAGER) {
-                    let url = self.manager.manager.first().map_or("", String::as_str);
-                    return Break::Refused(not_reached(url, status));
+                    let url = self.manager.reach.url();
+                    return Break::Refused(not_reached(&url, status));
                 }
                 Break::Gone(match std::error::Error::source(status) {
                     Some(_) => "the Manager went away".to_owned(),
@@ -157,13 +164,13 @@ impl Logs {
     }
 
     /// Waits until the Manager is back, and has the lines to pass on.
-    async fn back(&self, url: &str, request: &ReadRequest) -> Result<LogsClient<Channel>, Failure> {
+    async fn back(&self, request: &ReadRequest) -> Result<Lines, Failure> {
         let (mut pause, longest) = PAUSES;
         let mut back_since: Option<Instant> = None;
         loop {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(longest);
-            let Ok(mut client) = LogsClient::connect(url.to_owned()).await else {
+            let Ok(mut client) = self.client().await else {
                 back_since = None;
                 continue;
             };

@@ -1,12 +1,18 @@
 //! `greenroom manager`: the Manager as a daemon.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use greenroom_manager::{Running, Settings, StartError, StatusLog};
+use greenroom_auth::Role;
+use greenroom_manager::{
+    AuthSettings, CertificateRole, ListenSettings, Running, Settings, SignedSettings, StartError,
+    StatusLog, TlsFiles,
+};
+use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
 use greenroom_store::{FatalError, OpenError, ProposeError};
 
+use super::files::{read_text, refuse};
 use super::media::chain;
 use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::Output;
@@ -15,18 +21,24 @@ use crate::signals::Signals;
 /// Run a Manager, which keeps the record of bundles, jobs and nodes, and speaks with workers.
 #[derive(Debug, Args)]
 pub(crate) struct Manager {
-    /// Folder of its store.
-    #[arg(long, default_value = "greenroom-data/manager", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// Where the API is served; loopback only.
-    #[arg(long, default_value = "127.0.0.1:6789")]
-    listen: SocketAddr,
+    /// Its settings, YAML or JSON; `greenroom init` writes some. Flags go before them.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Read these settings, tell what is wrong with them, and end.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    check: Option<PathBuf>,
+    /// Folder of its store; greenroom-data/manager unless the settings say another.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where the API is served, in the clear; 127.0.0.1:6789 unless the settings say more.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
     /// Make a new store although the folder holds other files.
     #[arg(long)]
     create: bool,
     /// Name of this member.
-    #[arg(long, default_value = "manager")]
-    name: String,
+    #[arg(long)]
+    name: Option<String>,
     /// Print one JSON line when the API is served.
     #[arg(long)]
     json: bool,
@@ -36,18 +48,112 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) async fn run(self, status_log: StatusLog) -> Outcome {
-        let mut settings = Settings::new(self.data_dir, self.listen);
+        if let Some(file) = &self.check {
+            let settings = read_settings(file)?;
+            greenroom_manager::check(&settings).map_err(|error| refused(&error))?;
+            let told = serde_json::json!({"file": file, "ok": true});
+            return Output { json: self.json }
+                .either(&told, || format!("{} is good", file.display()));
+        }
+        let mut settings = match &self.config {
+            Some(file) => read_settings(file)?,
+            None => Settings::new(DATA_DIR, DEFAULT_LISTEN),
+        };
+        if let Some(folder) = self.data_dir {
+            settings.data_dir = folder;
+        }
+        if let Some(address) = self.listen {
+            settings.listen = vec![ListenSettings::at(address)];
+        }
+        if let Some(name) = self.name {
+            settings.member_name = name;
+        }
         settings.create = self.create;
-        settings.member_name = self.name;
         let signals = Signals::install()?;
         let running = start(settings, status_log).await?;
         let address = running.address().to_string();
+        let addresses = running.addresses();
         let output = Output { json: self.json };
-        output.either(
-            &serde_json::json!({"event": "listening", "address": address}),
-            || format!("Manager serves at {address}"),
-        )?;
+        let told = serde_json::json!({
+            "event": "listening", "address": address, "addresses": addresses,
+        });
+        output.either(&told, || {
+            let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            format!("Manager serves at {}", all.join(", "))
+        })?;
         serve(running, signals).await
+    }
+}
+
+/// Folder of the store when nothing names one.
+const DATA_DIR: &str = "greenroom-data/manager";
+/// Where the API is served when nothing says so.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6789);
+
+/// Reads a settings file; relative paths in it are seen from its folder.
+fn read_settings(file: &Path) -> Result<Settings, Failure> {
+    let (name, text) = read_text(file).map_err(|problem| refuse(&[problem]))?;
+    let found = greenroom_manifest::read::<ManagerFile>(&name, &text);
+    let mut found = found.map_err(|problem| refuse(&[problem]))?;
+    let (Some(written), true) = (found.pop(), found.is_empty()) else {
+        let text = format!("{name} must hold one document with settings");
+        return Err(Failure::bad_input(text));
+    };
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let from_here = |path: &PathBuf| folder.join(path);
+    let data_dir = written.data_dir.as_ref().map(from_here);
+    let mut settings = Settings::new(data_dir.unwrap_or_else(|| DATA_DIR.into()), DEFAULT_LISTEN);
+    if let Some(member) = written.member {
+        settings.member_name = member.name;
+    }
+    let listen = written.listen.iter().map(|listen| {
+        let default = ListenSettings::at(listen.address);
+        ListenSettings {
+            tls: listen.tls.as_ref().map(|tls| TlsFiles {
+                certificate: from_here(&tls.cert),
+                key: from_here(&tls.key),
+                client_ca: tls.client_ca.as_ref().map(from_here),
+            }),
+            asks: match listen.auth {
+                Some(Asks::Required) => true,
+                Some(Asks::None) => false,
+                None => default.asks,
+            },
+            allow_insecure: listen.allow_insecure,
+            ..default
+        }
+    });
+    if !written.listen.is_empty() {
+        settings.listen = listen.collect();
+    }
+    settings.advertise = written.advertise;
+    settings.auth = AuthSettings {
+        tokens_file: written.auth.tokens_file.as_ref().map(from_here),
+        signed: written.auth.signed.map(|signed| SignedSettings {
+            issuer: signed.issuer,
+            keys: signed.keys.iter().map(from_here).collect(),
+        }),
+        certificates: written
+            .auth
+            .certificates
+            .into_iter()
+            .map(|rule| CertificateRole {
+                subject: rule.subject,
+                role: role(rule.role),
+            })
+            .collect(),
+    };
+    settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
+    Ok(settings)
+}
+
+/// The role that a file names.
+pub(super) const fn role(name: RoleName) -> Role {
+    match name {
+        RoleName::Viewer => Role::Viewer,
+        RoleName::Operator => Role::Operator,
+        RoleName::ControlPlane => Role::ControlPlane,
+        RoleName::Admin => Role::Admin,
     }
 }
 
@@ -55,27 +161,30 @@ impl Manager {
 pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, Failure> {
     greenroom_manager::start(settings, status_log)
         .await
-        .map_err(|error| {
-            let exit = match &error {
-                StartError::Listen { .. } => Exit::AddressTaken,
-                StartError::NotLoopback(_) => Exit::BadInput,
-                StartError::Open(ProposeError::Fatal(_)) => Exit::DiskFailed,
-                StartError::Open(_) => Exit::Failed,
-                StartError::Store(error) => match error {
-                    OpenError::Locked { .. } => Exit::Locked,
-                    OpenError::NewerSchema { .. } => Exit::TooNew,
-                    OpenError::StoreMissing { .. } => Exit::StoreMissing,
-                    OpenError::Unreadable { .. } => Exit::Unreadable,
-                    _ => Exit::DiskFailed,
-                },
-            };
-            let failure = Failure::new(exit, chain(&error));
-            match exit {
-                Exit::DiskFailed if is_full(&error) => failure.hint(FULL_HINT),
-                Exit::AddressTaken => failure.hint("--listen HOST:PORT chooses another address"),
-                _ => failure,
-            }
-        })
+        .map_err(|error| refused(&error))
+}
+
+fn refused(error: &StartError) -> Failure {
+    let exit = match error {
+        StartError::Listen { .. } => Exit::AddressTaken,
+        StartError::Insecure { .. } | StartError::Tls(_) | StartError::Auth(_) => Exit::BadInput,
+        StartError::SecretsKey(_) => Exit::WrongKey,
+        StartError::Open(ProposeError::Fatal(_)) => Exit::DiskFailed,
+        StartError::Open(_) => Exit::Failed,
+        StartError::Store(error) => match error {
+            OpenError::Locked { .. } => Exit::Locked,
+            OpenError::NewerSchema { .. } => Exit::TooNew,
+            OpenError::StoreMissing { .. } => Exit::StoreMissing,
+            OpenError::Unreadable { .. } => Exit::Unreadable,
+            _ => Exit::DiskFailed,
+        },
+    };
+    let failure = Failure::new(exit, chain(error));
+    match exit {
+        Exit::DiskFailed if is_full(error) => failure.hint(FULL_HINT),
+        Exit::AddressTaken => failure.hint("--listen HOST:PORT chooses another address"),
+        _ => failure,
+    }
 }
 
 fn is_full(error: &StartError) -> bool {

@@ -29,7 +29,7 @@ enum Action {
         pool: String,
         /// Write the token to this file, readable by its owner alone, instead of printing it.
         #[arg(long, value_name = "FILE")]
-        token_file: Option<PathBuf>,
+        out: Option<PathBuf>,
         #[command(flatten)]
         manager: Manager,
         #[command(flatten)]
@@ -52,7 +52,7 @@ impl Node {
             Action::Register {
                 name,
                 pool,
-                token_file,
+                out,
                 manager,
                 control,
             } => {
@@ -65,7 +65,7 @@ impl Node {
                     .await?;
                 let node_id = &slot.node_id;
                 let output = manager.output();
-                if let Some(file) = token_file {
+                if let Some(file) = out {
                     write_secret(&file, slot.token.reveal())?;
                     return output.either(&serde_json::json!({"nodeId": node_id}), || {
                         format!(

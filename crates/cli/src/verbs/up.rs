@@ -54,7 +54,11 @@ impl Up {
             return demo::failover(Demo::new(self.json), status_log).await;
         }
         let settings = match &self.settings {
-            Some(file) => Some(super::control::checked_settings(file, Some("127.0.0.1:0"))?),
+            Some(file) => Some(super::control::checked_settings(
+                file,
+                Some("127.0.0.1:0"),
+                None,
+            )?),
             None => None,
         };
         let plan = Plan {

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use greenroom_auth::Secret;
 use greenroom_sdk::types::Millis;
 use greenroom_sdk::types::inventory::Capability;
+use greenroom_tls::{Pin, Trust};
 use greenroom_worker::{Config, Ending, Error, RuntimeChoice, Worker as Agent};
 
 use super::media::chain;
@@ -63,12 +64,18 @@ struct Run {
     /// Managers to call, in turn.
     #[arg(
         long,
-        env = "GREENROOM_MANAGER",
+        env = crate::env::MANAGER,
         default_value = "http://127.0.0.1:6789",
         value_delimiter = ',',
         value_name = "URL"
     )]
     manager_url: Vec<String>,
+    /// File of the authorities that sign the Manager's certificate, in PEM.
+    #[arg(long, env = crate::env::CA, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Pin of the Manager's key, sha256:HEX, instead of an authority.
+    #[arg(long = "pin", env = crate::env::PIN, value_delimiter = ',', value_name = "PIN")]
+    pins: Vec<String>,
     /// File with the slot's token; needed at the first start only.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -81,7 +88,7 @@ struct Run {
     /// Address that the Manager is told to dial.
     #[arg(long, value_name = "IP")]
     advertise: Option<IpAddr>,
-    /// Listen beyond loopback although the stream is not encrypted.
+    /// Call a Manager beyond this machine in the clear, where others can read the node's key.
     #[arg(long)]
     allow_insecure: bool,
     /// What runs jobs.
@@ -181,8 +188,9 @@ impl Run {
         let mut config = Config::new(self.state_dir);
         config.listen = self.listen;
         config.advertise = self.advertise;
-        config.allow_insecure = self.allow_insecure;
         config.manager_urls = self.manager_url;
+        config.allow_insecure = self.allow_insecure;
+        config.trust = trust(self.ca.as_deref(), &self.pins)?;
         config.token = token;
         config.runtime = match self.runtime {
             Runtime::Auto => RuntimeChoice::Auto,
@@ -226,6 +234,19 @@ impl Run {
     }
 }
 
+/// Whom to take for the Manager.
+fn trust(ca: Option<&std::path::Path>, pins: &[String]) -> Result<Option<Trust>, Failure> {
+    if !pins.is_empty() {
+        let pins: Result<Vec<Pin>, _> = pins.iter().map(|pin| pin.parse()).collect();
+        let pins = pins.map_err(|why| Failure::bad_input(format!("--pin: {why}")))?;
+        return Ok(Some(Trust::Pins(pins)));
+    }
+    let Some(ca) = ca else { return Ok(None) };
+    let found = greenroom_tls::authorities(ca);
+    let found = found.map_err(|error| Failure::bad_input(format!("--ca: {error}")))?;
+    Ok(Some(Trust::Authorities(found)))
+}
+
 fn read_token(file: &std::path::Path) -> Result<Secret, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", file.display())))?;
@@ -240,7 +261,7 @@ fn refusal(error: &Error) -> Failure {
     let exit = match error {
         Error::Locked(_) => Exit::Locked,
         Error::Listen { .. } => Exit::AddressTaken,
-        Error::Insecure(_) | Error::NoToken(_) => Exit::BadInput,
+        Error::Manager { .. } | Error::NoToken(_) => Exit::BadInput,
         Error::Docker { why, .. } if why.contains("may not open") => Exit::RuntimeDenied,
         Error::Journal(greenroom_worker::JournalError::Newer { .. }) => Exit::TooNew,
         Error::Journal(_) | Error::State { .. } => Exit::DiskFailed,
@@ -249,7 +270,7 @@ fn refusal(error: &Error) -> Failure {
     let failure = Failure::new(exit, chain(error));
     match error {
         Error::NoToken(_) => failure.hint(
-            "`greenroom node register NAME --token-file FILE` makes a slot; pass --token-file FILE here",
+            "`greenroom node register NAME --out FILE` makes a slot; pass --token-file FILE here",
         ),
         _ => failure,
     }

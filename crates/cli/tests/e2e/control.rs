@@ -92,13 +92,7 @@ async fn a_control_plane_of_its_own_places_jobs() {
     let token = folder.path().join("token");
     let token = token.to_str().unwrap();
     let register = [
-        "node",
-        "register",
-        "studio",
-        "--pool",
-        "live",
-        "--token-file",
-        token,
+        "node", "register", "studio", "--pool", "live", "--out", token,
     ];
     let nowhere = ["--control", "http://127.0.0.1:1"];
     run(&[&register[..], &["--manager", &url], &nowhere].concat()).ok();

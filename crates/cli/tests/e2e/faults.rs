@@ -373,14 +373,7 @@ fn a_worker_needs_a_token_that_is_one() {
 async fn a_used_token_is_refused_once_in_words_and_asked_again() {
     let folder = temp();
     let up = Up::start(&folder, &["--workers", "1"]);
-    let register = [
-        "node",
-        "register",
-        "studio",
-        "--token-file",
-        "token",
-        "--json",
-    ];
+    let register = ["node", "register", "studio", "--out", "token", "--json"];
     assert_eq!(up.run(&register).ok().json()["nodeId"], "studio");
     up.run(&["node", "register", "studio"])
         .refused(1, &["slot", "studio", "already"]);

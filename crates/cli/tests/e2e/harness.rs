@@ -47,13 +47,10 @@ pub(crate) struct Up {
 /// The binary, without settings from the environment of the test.
 pub(crate) fn greenroom() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-    for name in [
-        "GREENROOM_MANAGER",
-        "GREENROOM_CONTROL",
-        "GREENROOM_LOG",
-        "NO_COLOR",
-    ] {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if name == "NO_COLOR" || name.to_string_lossy().starts_with("GREENROOM_") {
+            command.env_remove(name);
+        }
     }
     command.stdin(Stdio::null());
     command

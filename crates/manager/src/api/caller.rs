@@ -1,16 +1,21 @@
 //! Who calls, in which protocol, and under which request id.
 
+use greenroom_auth::{Principal, Role};
 use greenroom_proto::convert::call::{
     PROTOCOL_MAJOR, PROTOCOL_MINOR, REQUEST_ID_METADATA, read_protocol, refuse,
 };
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_types::call::{Refusal, Status};
+use tonic::Extensions;
 use tonic::metadata::MetadataMap;
 
 use crate::engine::Caller;
 
-/// Reads the caller from a call's metadata.
-pub(super) fn read(metadata: &MetadataMap) -> Result<Caller, tonic::Status> {
+/// Reads the caller from a call's metadata, and from what the guard found out about it.
+pub(super) fn read(
+    metadata: &MetadataMap,
+    extensions: &Extensions,
+) -> Result<Caller, tonic::Status> {
     let (major, minor) = read_protocol(metadata).map_err(|error| write_refusal(&refuse(error)))?;
     if major != PROTOCOL_MAJOR {
         let refusal = Refusal::new(
@@ -25,9 +30,14 @@ pub(super) fn read(metadata: &MetadataMap) -> Result<Caller, tonic::Status> {
         .with("actual", format!("{major}.{minor}"));
         return Err(write_refusal(&refusal));
     }
+    // Calls that need no credential have no principal; they may do no more than a viewer (API-10).
+    let (actor, role) = match extensions.get::<Principal>() {
+        Some(principal) => (principal.name.clone(), principal.role),
+        None => ("nobody".to_owned(), Role::Viewer),
+    };
     Ok(Caller {
-        // Only loopback listeners are served, and their callers are admins (SEC-01).
-        actor: "loopback".to_owned(),
+        actor,
+        role,
         protocol_minor: minor,
         request_id: request_id(metadata)?,
     })
@@ -54,6 +64,10 @@ fn request_id(metadata: &MetadataMap) -> Result<Option<String>, tonic::Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(metadata: &MetadataMap) -> Result<Caller, tonic::Status> {
+        super::read(metadata, &Extensions::default())
+    }
 
     fn reason(metadata: &MetadataMap) -> String {
         let status = read(metadata).unwrap_err();

@@ -2,24 +2,25 @@
 
 use std::time::Duration;
 
-use greenroom_auth::PROOF_METADATA;
+use greenroom_auth::{NodeKey, PROOF_METADATA};
 use greenroom_ledger::Ledger;
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_proto::logs::logs_client::LogsClient;
 use greenroom_proto::logs::logs_server::Logs;
 use greenroom_proto::logs::{ReadRequest, ReadResponse};
+use greenroom_tls::{Pin, pinned_channel};
 use greenroom_types::call::{Refusal, Status};
 use greenroom_types::node::NodeState;
 use greenroom_types::{JobId, NodeId, StartId};
 use tokio::sync::watch;
 use tonic::codegen::BoxStream;
-use tonic::transport::Endpoint;
 use tonic::{Request, Response};
 
-use super::{caller, node_key};
+use super::caller;
 use crate::clock::wall;
 use crate::engine::{Engine, shutting_down};
+use crate::vault::Vault;
 
 /// A worker must answer the call within this.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -33,7 +34,8 @@ struct Place {
     node_id: NodeId,
     start_id: StartId,
     address: String,
-    key: greenroom_auth::NodeKey,
+    key: NodeKey,
+    pin: Pin,
 }
 
 // === impl LogsApi ===
@@ -53,15 +55,16 @@ impl Logs for LogsApi {
         self.engine
             .refuse_stopping()
             .map_err(|refusal| write_refusal(&refusal))?;
-        caller::read(request.metadata())?;
+        caller::read(request.metadata(), request.extensions())?;
         let mut request = request.into_inner();
         if request.job_id.is_empty() {
             return Err(WireError::missing("job_id").into());
         }
         let job_id = JobId::new(&request.job_id);
+        let vault = self.engine.vault();
         let place = self
             .engine
-            .read(|ledger| find(ledger, &job_id, &request.role, &request.start_id))
+            .read(|ledger| find(ledger, vault, &job_id, &request.role, &request.start_id))
             .map_err(|refusal| write_refusal(&refusal))?;
         request.start_id = place.start_id.to_string();
         relay(place, request, self.engine.stopping()).await
@@ -69,7 +72,13 @@ impl Logs for LogsApi {
 }
 
 /// The node and start whose lines are asked for: the live instance, else the newest in the history.
-fn find(ledger: &Ledger, job_id: &JobId, role: &str, start_id: &str) -> Result<Place, Refusal> {
+fn find(
+    ledger: &Ledger,
+    vault: &Vault,
+    job_id: &JobId,
+    role: &str,
+    start_id: &str,
+) -> Result<Place, Refusal> {
     let record = ledger.job(job_id).ok_or_else(|| {
         let message = format!("there is no job {job_id:?}");
         Refusal::new(Status::NotFound, "unknown_job", message)
@@ -94,13 +103,16 @@ fn find(ledger: &Ledger, job_id: &JobId, role: &str, start_id: &str) -> Result<P
         .node(&node_id)
         .filter(|node| node.state == NodeState::Running)
         .map(|node| node.address.clone());
-    let key = ledger.slot(&node_id).and_then(|slot| node_key(&slot.key));
-    match (address, key) {
-        (Some(address), Some(key)) => Ok(Place {
+    let keys = ledger
+        .slot(&node_id)
+        .and_then(|slot| vault.worker_keys(slot));
+    match (address, keys) {
+        (Some(address), Some((key, pin))) => Ok(Place {
             node_id,
             start_id,
             address,
             key,
+            pin,
         }),
         _ => Err(out_of_reach(&node_id, job_id.as_str())),
     }
@@ -124,15 +136,14 @@ async fn relay(
         node_id,
         address,
         key,
+        pin,
         ..
     } = place;
     let unreached = || write_refusal(&out_of_reach(&node_id, &request.job_id));
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| unreached())?;
-    let connected = tokio::time::timeout(ANSWER_LIMIT, endpoint.connect()).await;
-    let channel = connected
-        .map_err(|_| unreached())?
+    let (channel, binding) = pinned_channel(&address, pin, ANSWER_LIMIT)
+        .await
         .map_err(|_| unreached())?;
-    let proof = key.prove_manager(&node_id, wall());
+    let proof = key.prove_manager(&node_id, &binding, wall());
     let mut call = Request::new(request.clone());
     let text = proof.as_str().parse().map_err(|_| unreached())?;
     call.metadata_mut().insert(PROOF_METADATA, text);

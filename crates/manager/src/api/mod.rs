@@ -14,15 +14,14 @@ mod register;
 mod service;
 mod streams;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use greenroom_auth::NodeKey;
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::node::NodeInfo;
 
 use crate::engine::{Caller, Engine};
+use crate::guard::Doorkeeper;
 use crate::links::Links;
 
 pub(crate) use health::HealthApi;
@@ -35,25 +34,26 @@ pub(crate) struct ManagerApi(Arc<Parts>);
 struct Parts {
     engine: Engine,
     links: Arc<Links>,
-    address: SocketAddr,
+    /// Where workers and members reach this Manager.
+    urls: Vec<String>,
     node_pages: pages::Pages<NodeInfo>,
     bundle_pages: pages::Pages<BundleStatus>,
     kv_pages: pages::Pages<kv::Listed>,
-    doorkeeper: register::Doorkeeper,
+    doorkeeper: Doorkeeper,
 }
 
 // === impl ManagerApi ===
 
 impl ManagerApi {
-    pub(crate) fn new(engine: Engine, links: Arc<Links>, address: SocketAddr) -> Self {
+    pub(crate) fn new(engine: Engine, links: Arc<Links>, urls: Vec<String>) -> Self {
         Self(Arc::new(Parts {
             engine,
             links,
-            address,
+            urls,
             node_pages: pages::Pages::new("nodes"),
             bundle_pages: pages::Pages::new("bundles"),
             kv_pages: pages::Pages::weighing("kv", kv::Listed::bytes),
-            doorkeeper: register::Doorkeeper::default(),
+            doorkeeper: Doorkeeper::default(),
         }))
     }
 
@@ -66,11 +66,6 @@ impl ManagerApi {
         self.engine()
             .refuse_stopping()
             .map_err(|refusal| write_refusal(&refusal))?;
-        caller::read(request.metadata())
+        caller::read(request.metadata(), request.extensions())
     }
-}
-
-/// The node key as a slot's record keeps it.
-pub(crate) fn node_key(text: &str) -> Option<NodeKey> {
-    NodeKey::from_hex(text)
 }

@@ -1,5 +1,6 @@
 //! Lists and look-ups.
 
+use greenroom_auth::Role;
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_proto::manager::{
@@ -8,9 +9,11 @@ use greenroom_proto::manager::{
     ListNodesResponse,
 };
 use greenroom_types::call::{Refusal, Status};
+use greenroom_types::job::HIDDEN;
 use greenroom_types::{BundleId, Millis, NodeId};
 
 use super::ManagerApi;
+use crate::engine::Caller;
 
 impl ManagerApi {
     pub(super) fn nodes(
@@ -101,10 +104,17 @@ impl ManagerApi {
             })
     }
 
-    pub(super) fn slots(&self) -> ListClusterNodesResponse {
-        let nodes = self
-            .engine()
-            .read(|ledger| ledger.slots().map(|slot| (&slot).into()).collect());
-        ListClusterNodesResponse { nodes }
+    /// The slots; their tokens are for those who may hand them out (LOCAL-04).
+    pub(super) fn slots(&self, caller: &Caller) -> ListClusterNodesResponse {
+        let mut slots: Vec<_> = self.engine().read(|ledger| ledger.slots().collect());
+        let vault = self.engine().vault();
+        let may_see = caller.role.covers(Role::Operator);
+        for slot in &mut slots {
+            let opened = may_see.then(|| vault.open_token(&slot.token)).flatten();
+            slot.token = opened.map_or_else(|| HIDDEN.to_owned(), |it| it.expose().to_owned());
+        }
+        ListClusterNodesResponse {
+            nodes: slots.iter().map(Into::into).collect(),
+        }
     }
 }

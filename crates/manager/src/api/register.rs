@@ -1,8 +1,6 @@
 //! A worker of an owned server calls in with its slot's token (LOCAL-05 to LOCAL-08).
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use greenroom_auth::NodeKey;
@@ -15,62 +13,12 @@ use greenroom_types::inventory::NodeInventory;
 use tonic::{Request, Response};
 
 use super::ManagerApi;
-use crate::engine::unavailable;
+use crate::engine::{unavailable, unopened};
+use crate::guard;
 
-/// So many failures of one address in a minute close the door for a minute (LOCAL-07).
-const FAILURES_PER_MINUTE: usize = 10;
-const MINUTE: Duration = Duration::from_secs(60);
-/// Addresses remembered; beyond it the one that failed longest ago is forgotten.
-const ADDRESSES_MAX: usize = 4_096;
 /// A refused token is answered this long after it came, plus up to 100 at random, so that the
 /// answer's time tells nothing (LOCAL-07).
 const REFUSAL_DELAY_MS: u64 = 300;
-
-/// Remembers who presented bad tokens.
-#[derive(Debug, Default)]
-pub(super) struct Doorkeeper {
-    callers: Mutex<BTreeMap<IpAddr, Failures>>,
-}
-
-#[derive(Debug, Default)]
-struct Failures {
-    /// Those of the last minute.
-    times: Vec<Instant>,
-    /// Since when the door is closed.
-    closed: Option<Instant>,
-}
-
-// === impl Doorkeeper ===
-
-impl Doorkeeper {
-    /// For how much longer the door is closed to an address.
-    fn closed_for(&self, address: IpAddr, now: Instant) -> Option<Duration> {
-        let callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        let closed = callers.get(&address)?.closed?;
-        MINUTE.checked_sub(now.saturating_duration_since(closed))
-    }
-
-    fn note_failure(&self, address: IpAddr, now: Instant) {
-        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if callers.len() >= ADDRESSES_MAX && !callers.contains_key(&address) {
-            let oldest = callers
-                .iter()
-                .min_by_key(|(_, failures)| failures.times.last().copied().max(failures.closed))
-                .map(|(address, _)| *address);
-            if let Some(oldest) = oldest {
-                callers.remove(&oldest);
-            }
-        }
-        let failures = callers.entry(address).or_default();
-        let times = &mut failures.times;
-        times.retain(|at| now.saturating_duration_since(*at) < MINUTE);
-        times.push(now);
-        if times.len() >= FAILURES_PER_MINUTE {
-            times.clear();
-            failures.closed = Some(now);
-        }
-    }
-}
 
 impl ManagerApi {
     pub(super) async fn register(
@@ -79,21 +27,11 @@ impl ManagerApi {
     ) -> Result<Response<ClusterMemberRegisterResponse>, tonic::Status> {
         let came_at = tokio::time::Instant::now();
         self.caller(&request)?;
-        let peer = request
-            .remote_addr()
-            .map_or(IpAddr::from([127, 0, 0, 1]), |peer| peer.ip());
-        if let Some(left) = self.0.doorkeeper.closed_for(peer, Instant::now()) {
-            let refusal = Refusal::new(
-                Status::ResourceExhausted,
-                "slow_down",
-                "too many tokens were refused from this address: wait a minute",
-            )
-            .with(
-                "retry_after_ms",
-                u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            );
-            return Err(write_refusal(&refusal));
-        }
+        let peer = guard::address(request.extensions());
+        self.0
+            .doorkeeper
+            .refuse_closed(peer, Instant::now())
+            .map_err(|refusal| write_refusal(&refusal))?;
         let request = request.into_inner();
         for (field, text) in [
             ("token", &request.token),
@@ -114,12 +52,13 @@ impl ManagerApi {
                 NodeInventory::try_from(picture).map_err(|error| error.under("hardware"))
             })
             .transpose()?;
+        let vault = self.engine().vault();
         let command = Command::Register(Register {
-            token: request.token,
+            token: vault.seal_token(&request.token),
             address,
             machine_id: request.machine_id,
             public_key: greenroom_auth::hex(&request.public_key),
-            key: NodeKey::generate().to_hex(),
+            key: vault.seal_key(&NodeKey::generate()),
             hardware: hardware.map(Box::new),
         });
         let (_, answer) = self
@@ -151,19 +90,19 @@ impl ManagerApi {
         &self,
         registered: Registered,
     ) -> Result<Response<ClusterMemberRegisterResponse>, tonic::Status> {
-        let key = NodeKey::from_hex(&registered.key).ok_or_else(|| {
-            tracing::error!(node_id = %registered.node_id, "the key in the slot's record cannot be read");
-            write_refusal(&Refusal::new(
-                Status::Internal,
-                "internal",
-                "the slot's key cannot be read; deregister the slot and register it anew",
-            ))
-        })?;
+        let key = self
+            .engine()
+            .vault()
+            .open_key(&registered.key)
+            .ok_or_else(|| {
+                tracing::error!(node_id = %registered.node_id, "the key in the slot's record cannot be opened");
+                write_refusal(&unopened())
+            })?;
         Ok(Response::new(ClusterMemberRegisterResponse {
             node_id: registered.node_id.to_string(),
             deployment_id: self.engine().store().identity().cluster.clone(),
             key_share: key.expose().to_vec(),
-            manager_urls: vec![format!("http://{}", self.0.address)],
+            manager_urls: self.0.urls.clone(),
         }))
     }
 }
@@ -211,24 +150,5 @@ mod tests {
             let refusal = dial_address(address, port).unwrap_err();
             assert_eq!(refusal.reason, "bad_listen_address", "{address}:{port}");
         }
-    }
-
-    // spec: LOCAL-07
-    #[test]
-    fn ten_failures_in_a_minute_close_the_door_for_that_address_alone_and_for_a_minute() {
-        let doorkeeper = Doorkeeper::default();
-        let (bad, good) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        doorkeeper.note_failure(bad, at(0));
-        for second in 61..70 {
-            doorkeeper.note_failure(bad, at(second));
-        }
-        assert_eq!(doorkeeper.closed_for(bad, at(70)), None, "nine in a minute");
-        doorkeeper.note_failure(bad, at(70));
-        let left = |seconds| doorkeeper.closed_for(bad, at(seconds));
-        assert_eq!(left(71), Some(Duration::from_secs(59)));
-        assert_eq!(left(131), None);
-        assert_eq!(doorkeeper.closed_for(good, at(71)), None);
     }
 }

@@ -119,8 +119,8 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::ListClusterNodesRequest>,
             ) -> Result<Response<pb::ListClusterNodesResponse>, Status> {
-                self.caller(&request)?;
-                Ok(Response::new(self.slots()))
+                let caller = self.caller(&request)?;
+                Ok(Response::new(self.slots(&caller)))
             }
 
             async fn get_node_idle_expiry(

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_auth::{NodeKey, PROOF_METADATA};
+use greenroom_auth::{ManagerProof, NodeKey, PROOF_METADATA};
 use greenroom_ledger::{Command, Line, Link, Report};
 use greenroom_proto::convert::call::PROTOCOL_MAJOR;
 use greenroom_proto::worker::node_controller_message::Message as Out;
@@ -13,13 +13,13 @@ use greenroom_proto::worker::worker_message::Message as In;
 use greenroom_proto::worker::{
     NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
 };
+use greenroom_tls::{Binding, pinned_channel};
 use greenroom_types::job::JobInfo;
 use greenroom_types::node::InstanceState;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Endpoint;
 
 use super::Mail;
 use super::dial::Dialler;
@@ -77,7 +77,7 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         opened = open(dialler.engine.clone(), dialler.settings, &dialler.node_id, &dialler.address) => opened,
         ended = unwanted(&mut dialler.mail) => return ended,
     };
-    let Some((outbox, inbox, key, proof)) = opened else {
+    let Some((outbox, inbox, proven)) = opened else {
         return Ended::NotReached;
     };
     dialler.note(Line::Opened);
@@ -90,7 +90,7 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         minor: 0,
         info: InfoGate::default(),
     };
-    let ended = session.run(&key, &proof).await;
+    let ended = session.run(&proven).await;
     dialler.note(Line::Closed);
     ended
 }
@@ -98,9 +98,15 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
 type Opened = (
     mpsc::Sender<NodeControllerMessage>,
     Streaming<WorkerMessage>,
-    NodeKey,
-    greenroom_auth::ManagerProof,
+    Proven,
 );
+
+/// What the worker's own proof must fit (SEC-05).
+struct Proven {
+    key: NodeKey,
+    binding: Binding,
+    proof: ManagerProof,
+}
 
 async fn open(
     engine: crate::engine::Engine,
@@ -108,23 +114,18 @@ async fn open(
     node_id: &greenroom_types::NodeId,
     address: &str,
 ) -> Option<Opened> {
-    let key = engine.read(|ledger| {
-        let slot = ledger.slot(node_id)?;
-        crate::api::node_key(&slot.key)
-    })?;
-    let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
-        Ok(endpoint) => endpoint.connect_timeout(settings.connect).tcp_nodelay(true),
+    let vault = engine.vault();
+    let keys = engine.read(|ledger| vault.worker_keys(ledger.slot(node_id)?));
+    let (key, pin) = keys?;
+    let (channel, binding) = match pinned_channel(address, pin, settings.connect).await {
+        Ok(dialled) => dialled,
         Err(error) => {
-            tracing::warn!(%node_id, address, %error, "a worker's address cannot be dialled");
+            tracing::debug!(%node_id, address, %error, "a worker is not reached");
             return None;
         }
     };
-    let channel = timeout(settings.connect, endpoint.connect())
-        .await
-        .ok()?
-        .ok()?;
     let (outbox, orders) = mpsc::channel(OUTBOX);
-    let proof = key.prove_manager(node_id, wall());
+    let proof = key.prove_manager(node_id, &binding, wall());
     let mut request = tonic::Request::new(ReceiverStream::new(orders));
     let text = proof.as_str().parse().ok()?;
     request.metadata_mut().insert(PROOF_METADATA, text);
@@ -133,7 +134,14 @@ async fn open(
         .await
         .ok()?;
     match answered {
-        Ok(answer) => Some((outbox, answer.into_inner(), key, proof)),
+        Ok(answer) => {
+            let proven = Proven {
+                key,
+                binding,
+                proof,
+            };
+            Some((outbox, answer.into_inner(), proven))
+        }
         Err(status) => {
             tracing::debug!(%node_id, address, code = ?status.code(), text = status.message(), "a worker refused the stream");
             None
@@ -164,9 +172,9 @@ impl Dialler {
 // === impl Session ===
 
 impl Session<'_> {
-    async fn run(&mut self, key: &NodeKey, proof: &greenroom_auth::ManagerProof) -> Ended {
+    async fn run(&mut self, proven: &Proven) -> Ended {
         let greeted = match self.hello().await {
-            Ok(hello) => match self.check(key, proof, &hello) {
+            Ok(hello) => match self.check(proven, &hello) {
                 Ok(()) => self.greet(hello).await,
                 Err(ended) => Err(ended),
             },
@@ -210,12 +218,7 @@ impl Session<'_> {
 
     /// Whether the other side is the worker of this node, and speaks our protocol (MNODE-08,
     /// HELLO-06).
-    fn check(
-        &mut self,
-        key: &NodeKey,
-        proof: &greenroom_auth::ManagerProof,
-        hello: &WorkerHello,
-    ) -> Result<(), Ended> {
+    fn check(&mut self, proven: &Proven, hello: &WorkerHello) -> Result<(), Ended> {
         let node_id = &self.dialler.node_id;
         let named = hello
             .node_metadata
@@ -225,7 +228,12 @@ impl Session<'_> {
             tracing::warn!(%node_id, "a hello names another node; the stream is closed");
             return Err(Ended::NotProven);
         }
-        if let Err(error) = key.check_worker(node_id, proof, &hello.shared_secret) {
+        let Proven {
+            key,
+            binding,
+            proof,
+        } = proven;
+        if let Err(error) = key.check_worker(node_id, binding, proof, &hello.shared_secret) {
             tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
             return Err(Ended::NotProven);
         }
@@ -333,6 +341,8 @@ impl Session<'_> {
                         );
                         continue;
                     }
+                    // Only here, on its way to the worker that runs the job, is a secret in the clear (SEC-16).
+                    let order = self.dialler.engine.vault().open_order(*order);
                     let mut message = wire::write_order(&order);
                     self.dialler.engine.payloads().redeem_order(&order, &mut message);
                     if let Err(ended) = self.send(message).await {

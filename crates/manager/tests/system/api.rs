@@ -59,7 +59,7 @@ async fn a_folder_that_another_manager_holds_is_refused() {
 async fn the_api_is_not_opened_to_others_without_tls_and_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let error = refusal(Settings::new(folder.path(), "0.0.0.0:0".parse().unwrap())).await;
-    assert!(matches!(error, StartError::NotLoopback(_)));
+    assert!(matches!(error, StartError::Insecure { lacks: "TLS", .. }));
 }
 
 // spec: LIM-01

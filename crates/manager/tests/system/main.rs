@@ -9,6 +9,7 @@ mod kv;
 mod nodes;
 mod register;
 mod relay;
+mod security;
 
 use greenroom_sdk::Client;
 use greenroom_sdk::types::StartId;

@@ -9,9 +9,9 @@ use greenroom_types::{
     bundle::{BundleState, OnLaunch, OnRuntimeFailure, Rule, SameAz, StartMode},
     inventory::Architecture,
     job::{
-        Container, HealthCheck, HostPort, JobInfo, JobInfoKind, JobState, MediaVersion,
-        PortMapping, PortMappings, Protocol, ResolvedPortMapping, Service, ServiceParameters,
-        ServiceRestart, Stage, StopReason, VolumeMount,
+        Container, HIDDEN, HealthCheck, HostPort, JobInfo, JobInfoKind, JobState, MediaVersion,
+        PortMapping, PortMappings, Protocol, ResolvedPortMapping, SEALED, Service,
+        ServiceParameters, ServiceRestart, Stage, StopReason, VolumeMount,
     },
     node::{
         InstanceKey, InstanceState, InterruptionKind, NodeState, NodeStoppingReason, RejectionCode,
@@ -362,7 +362,12 @@ impl From<&ServiceParameters> for wire::ServiceParameters {
                 .iter()
                 .map(|(name, value)| wire::EnvironmentVariable {
                     name: name.clone(),
-                    value: value.clone(),
+                    // Whoever is to have a secret is given it opened; everybody else sees stars.
+                    value: if value.starts_with(SEALED) {
+                        HIDDEN.to_owned()
+                    } else {
+                        value.clone()
+                    },
                 })
                 .collect(),
             shared_memory_size: parameters

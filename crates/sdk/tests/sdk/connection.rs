@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use greenroom_sdk::types::call::{Call, Status as RefusalStatus};
-use greenroom_sdk::{Client, ConnectionState, Error, Protocol, Settings, Skew};
+use greenroom_sdk::{Client, ConnectionState, Error, Protocol, Settings, Skew, Token, TokenSource};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -85,6 +85,7 @@ async fn settings_that_cannot_work_are_refused_before_anything_is_dialled() {
         vec![],
         vec!["https://a:1".to_owned()],
         vec!["localhost:6789".to_owned()],
+        vec!["ftp://localhost:6789".to_owned()],
     ] {
         let error = Client::connect(quick(urls)).await.unwrap_err();
         assert!(
@@ -92,6 +93,11 @@ async fn settings_that_cannot_work_are_refused_before_anything_is_dialled() {
             "{error}"
         );
     }
+    // A token stays on this machine unless TLS keeps it.
+    let mut settings = quick(["http://manager.example:6789".to_owned()]);
+    settings.access.token = Some(TokenSource::Text(Token::new("gra_x")));
+    let error = Client::connect(settings).await.unwrap_err();
+    assert!(error.to_string().contains("use https"), "{error}");
 }
 
 // spec: SDK-03, SDK-07

@@ -13,6 +13,8 @@ use greenroom_proto::worker::worker_server::{Worker, WorkerServer};
 use greenroom_proto::worker::{
     Health, NodeControllerMessage, WorkerHello, WorkerJobPrepared, WorkerJobStarted, WorkerMessage,
 };
+use greenroom_tls::mint::from_seed;
+use greenroom_tls::{Binding, Door, Identity, Peer, ServerTls, fingerprint};
 use greenroom_types::node::{InstanceState, NodeMetadata};
 use greenroom_types::{StartId, Wall};
 use tokio::net::TcpListener;
@@ -21,7 +23,6 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Held, Honesty, Line, State};
@@ -44,7 +45,13 @@ pub(super) async fn begin(
         .await
         .expect("a free port");
     let address = listener.local_addr().expect("the port's number");
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let tls = ServerTls::new(&identity(&machine_id), &[]).expect("its certificate can be used");
+    let door = Door {
+        listener,
+        tls: Some(watch::Sender::new(tls).subscribe()),
+        connections_max: 64,
+    };
+    let incoming = greenroom_tls::incoming(vec![door]);
     let server = WorkerServer::new(Api { state, machine_id });
     let serving = tokio::spawn(async move {
         Server::builder()
@@ -54,6 +61,12 @@ pub(super) async fn begin(
             .expect("the worker serves");
     });
     (address, serving)
+}
+
+/// The machine's identity: the same machine has the same key.
+pub(super) fn identity(machine_id: &str) -> Identity {
+    let seed = fingerprint(machine_id.as_bytes());
+    from_seed("worker", &seed, SystemTime::now()).expect("a seed makes a key")
 }
 
 #[tonic::async_trait]
@@ -68,6 +81,9 @@ impl Worker for Api {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
+        let peer = request.extensions().get::<Peer>();
+        let tls = peer.and_then(|peer| peer.tls.as_deref());
+        let binding = tls.expect("the line is in TLS").binding;
         // The dial may come before the answer to the call that caused it was read.
         let mut changes = self.state.subscribe();
         let knows = |state: &State| {
@@ -81,7 +97,7 @@ impl Worker for Api {
         let mut opened = Err(Status::internal("the stream was not opened"));
         self.state.send_modify(|state| {
             state.heard.push(format!("{:?}", request.metadata()));
-            opened = open(state, &proof, &self.machine_id, out.clone());
+            opened = open(state, &binding, &proof, &self.machine_id, out.clone());
         });
         let number = opened?;
         let state = Arc::clone(&self.state);
@@ -92,6 +108,7 @@ impl Worker for Api {
 
 fn open(
     state: &mut State,
+    binding: &Binding,
     proof: &str,
     machine_id: &str,
     out: mpsc::UnboundedSender<Result<WorkerMessage, Status>>,
@@ -103,14 +120,19 @@ fn open(
     let rogue = state.honesty == Honesty::WrongKey;
     let (Some(key), false) = (state.key.clone(), rogue) else {
         let stranger = NodeKey::generate();
-        let secret = stranger.prove_worker(&state.node_id, "0");
+        let secret = stranger.prove_worker(&state.node_id, binding, "0");
         return greet(state, secret, machine_id, out);
     };
     let node_id = state.node_id.clone();
     let nonce = key
-        .check_manager(&node_id, proof, wall(), &mut state.nonces)
+        .check_manager(&node_id, binding, proof, wall(), &mut state.nonces)
         .map_err(|error| Status::unauthenticated(error.to_string()))?;
-    greet(state, key.prove_worker(&node_id, &nonce), machine_id, out)
+    greet(
+        state,
+        key.prove_worker(&node_id, binding, &nonce),
+        machine_id,
+        out,
+    )
 }
 
 /// Says hello and makes this stream the one that counts.

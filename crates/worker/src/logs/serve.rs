@@ -60,7 +60,9 @@ impl Logs for LogsService {
         &self,
         request: Request<ReadRequest>,
     ) -> Result<Response<BoxStream<ReadResponse>>, Status> {
-        self.gate.check(request.metadata()).await?;
+        self.gate
+            .check(request.metadata(), request.extensions())
+            .await?;
         let request = request.into_inner();
         if request.job_id.is_empty() {
             return Err(WireError::missing("job_id").into());

@@ -21,11 +21,13 @@ use greenroom_proto::worker::worker_message::Message as Said;
 use greenroom_proto::worker::{
     NodeControllerMessage, ReportAck, WorkerHello, WorkerHelloResponse, WorkerJob, WorkerMessage,
 };
+use greenroom_tls::{Binding, Pin, pinned_channel};
 use greenroom_types::{NodeId, Wall};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 /// A test that waits longer than this for a message is broken.
@@ -100,17 +102,27 @@ impl FakeManager {
     /// Waits for a worker's call, dials it, and lets it say hello.
     pub(crate) async fn meet(&mut self, term: u64, report_acked: u64) -> Stream {
         let call = self.called().await;
-        let address = format!("http://{}:{}", call.listen_address, call.listen_port);
+        let address = Line {
+            address: format!("{}:{}", call.listen_address, call.listen_port),
+            pin: Pin::of(&call.public_key),
+        };
         Stream::dial(&address, &self.node, term, report_acked)
             .await
             .expect("the worker talks")
     }
 }
 
+/// Where a worker listens, and the key of its certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) address: String,
+    pub(crate) pin: Pin,
+}
+
 /// A controlling stream, seen from the Manager.
 pub(crate) struct Stream {
     pub(crate) hello: WorkerHello,
-    pub(crate) address: String,
+    pub(crate) address: Line,
     orders: mpsc::Sender<NodeControllerMessage>,
     said: Streaming<WorkerMessage>,
     acked: bool,
@@ -118,18 +130,19 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) async fn dial(
-        address: &str,
+        address: &Line,
         node: &Node,
         term: u64,
         report_acked: u64,
     ) -> Result<Self, Status> {
-        let proof = node.key.prove_manager(&node.id, wall());
-        let (orders, mut said) = open(address, Some(&proof)).await?;
+        let (channel, binding) = connect(address).await;
+        let proof = node.key.prove_manager(&node.id, &binding, wall());
+        let (orders, mut said) = open_on(channel, Some(&proof)).await?;
         let Some(Said::Hello(hello)) = within(said.message()).await?.and_then(|m| m.message) else {
             panic!("a hello comes first");
         };
         node.key
-            .check_worker(&node.id, &proof, &hello.shared_secret)
+            .check_worker(&node.id, &binding, &proof, &hello.shared_secret)
             .unwrap();
         let report_acked = report_acked.min(hello.last_report_id);
         let response = WorkerHelloResponse {
@@ -257,19 +270,25 @@ fn word(message: &WorkerMessage) -> Option<String> {
     })
 }
 
-pub(crate) async fn open(
-    address: &str,
-    proof: Option<&ManagerProof>,
-) -> Result<
-    (
-        mpsc::Sender<NodeControllerMessage>,
-        Streaming<WorkerMessage>,
-    ),
-    Status,
-> {
-    let mut client = WorkerClient::connect(address.to_owned())
+/// A session with the worker whose certificate has the pinned key.
+pub(crate) async fn connect(line: &Line) -> (Channel, Binding) {
+    pinned_channel(&line.address, line.pin, PATIENCE)
         .await
-        .expect("the worker listens");
+        .expect("the worker listens")
+}
+
+type Opened = (
+    mpsc::Sender<NodeControllerMessage>,
+    Streaming<WorkerMessage>,
+);
+
+pub(crate) async fn open(line: &Line, proof: Option<&ManagerProof>) -> Result<Opened, Status> {
+    let (channel, _) = connect(line).await;
+    open_on(channel, proof).await
+}
+
+async fn open_on(channel: Channel, proof: Option<&ManagerProof>) -> Result<Opened, Status> {
+    let mut client = WorkerClient::new(channel);
     let (orders, receiver) = mpsc::channel(64);
     let mut request = Request::new(ReceiverStream::new(receiver));
     if let Some(proof) = proof {
@@ -285,16 +304,15 @@ pub(crate) async fn open(
 
 /// Asks a worker for lines, with this proof or none.
 pub(crate) async fn read_logs(
-    address: &str,
+    line: &Line,
     node: Option<&Node>,
     request: ReadRequest,
 ) -> Result<Streaming<ReadResponse>, Status> {
-    let mut client = LogsClient::connect(address.to_owned())
-        .await
-        .expect("the worker listens");
+    let (channel, binding) = connect(line).await;
+    let mut client = LogsClient::new(channel);
     let mut request = Request::new(request);
     if let Some(node) = node {
-        let proof = node.key.prove_manager(&node.id, wall());
+        let proof = node.key.prove_manager(&node.id, &binding, wall());
         request
             .metadata_mut()
             .insert(PROOF_METADATA, proof.as_str().parse().unwrap());
@@ -314,7 +332,7 @@ pub(crate) async fn lines(answers: &mut Streaming<ReadResponse>, max: usize) -> 
     lines
 }
 
-fn wall() -> Wall {
+pub(crate) fn wall() -> Wall {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();

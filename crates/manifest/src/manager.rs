@@ -1,0 +1,185 @@
+//! Settings of a Manager and contexts of its callers, as files say them. Paths are as written; whoever
+//! opens them takes relative ones from the folder of the file.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A Manager's settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ManagerFile {
+    /// Folder of the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    /// This member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub member: Option<Member>,
+    /// Where the API is served.
+    pub listen: Vec<Listen>,
+    /// Where others reach it, as `https://HOST:PORT`.
+    pub advertise: Vec<String>,
+    /// Which credentials open the places that ask for one.
+    pub auth: Auth,
+    /// File of the key that seals secrets on disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secrets_key_file: Option<PathBuf>,
+}
+
+/// A member of the Manager's cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+}
+
+/// A place where the API is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Listen {
+    /// The address.
+    pub address: SocketAddr,
+    /// Its certificate; absent: in the clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// Whether callers need a credential; absent: on every address but loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Asks>,
+    /// Allows it to lack TLS or credentials on an address of a network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_insecure: bool,
+}
+
+/// Files of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities whose certificates clients may show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Whether callers need a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Asks {
+    /// They need none, and are admins.
+    None,
+    /// They need one.
+    Required,
+}
+
+/// Credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Auth {
+    /// Tokens of people and programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_file: Option<PathBuf>,
+    /// Signed tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
+    /// Roles of client certificates.
+    pub certificates: Vec<CertificateRole>,
+}
+
+/// Signed tokens of one issuer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Signed {
+    /// Who issues them.
+    pub issuer: String,
+    /// Files of public keys, in PEM.
+    pub keys: Vec<PathBuf>,
+}
+
+/// The role of a client certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CertificateRole {
+    /// The certificate's subject, as `CN=control`.
+    pub subject: String,
+    /// What its holder may do.
+    pub role: RoleName,
+}
+
+/// Roles that files may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoleName {
+    /// Reads everything but secrets.
+    Viewer,
+    /// Works with jobs, bundles and nodes.
+    Operator,
+    /// What the control plane needs.
+    ControlPlane,
+    /// Everything.
+    Admin,
+}
+
+/// Where a Manager is, how it is recognised, and who calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Context {
+    /// Members, as `https://HOST:PORT`.
+    pub manager: Vec<String>,
+    /// Authorities that sign the members' certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Pins of members' keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<String>,
+    /// File of the caller's token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// The caller's certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read;
+
+    #[test]
+    fn a_settings_file_is_read_and_its_faults_are_told_by_line_and_key() {
+        let text = "\
+dataDir: data
+listen:
+  - address: 0.0.0.0:6789
+    tls: {cert: manager.pem, key: manager-key.pem, clientCa: ca.pem}
+    auth: required
+  - address: 127.0.0.1:6789
+auth:
+  tokensFile: tokens
+  certificates:
+    - {subject: CN=control, role: control-plane}
+";
+        let file: ManagerFile = read("m.yaml", text).unwrap().remove(0);
+        assert_eq!(file.listen.len(), 2);
+        assert_eq!(file.listen[0].auth, Some(Asks::Required));
+        assert_eq!(file.listen[1].tls, None);
+        assert_eq!(file.auth.certificates[0].role, RoleName::ControlPlane);
+        for (from, to, line) in [
+            ("0.0.0.0:6789", "everywhere", 3),
+            ("required", "sometimes", 5),
+            ("control-plane", "peer", 10),
+            ("tokensFile", "tokenFile", 8),
+        ] {
+            let text = text.replacen(from, to, 1);
+            let problem = read::<ManagerFile>("m.yaml", &text).unwrap_err();
+            let at = problem.position.expect("a place");
+            assert_eq!(at.line, line, "{problem}");
+        }
+    }
+}
