@@ -25,6 +25,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Up(verbs::up::Up),
+    Init(verbs::init::Init),
+    Token(verbs::token::Token),
     Demo(verbs::demo::DemoArgs),
     Apply(verbs::apply::Apply),
     Delete(verbs::apply::Delete),
@@ -123,6 +125,8 @@ fn wants_json(matches: &ArgMatches) -> bool {
 async fn run(verb: Verb) -> Outcome {
     match verb {
         Verb::Up(up) => up.run(logging::install(FRONT_LOG)).await,
+        Verb::Init(init) => init.run(),
+        Verb::Token(token) => token.run(),
         Verb::Demo(demo) => demo.run(logging::install(FRONT_LOG)).await,
         Verb::Apply(apply) => apply.run().await,
         Verb::Delete(delete) => delete.run().await,

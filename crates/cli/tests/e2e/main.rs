@@ -14,4 +14,5 @@ mod installation;
 mod manifests;
 mod operator;
 mod processes;
+mod secure;
 mod tools;
