@@ -82,7 +82,8 @@ pub fn supervise_seated(
     let stop = settings.signal.child_token();
     settings.signal = stop.clone();
     let clock = std::sync::Arc::clone(&settings.clock);
-    let contender = Contender::new(clock, address(&checked.url), seat, id);
+    let access = settings.access.clone();
+    let contender = Contender::new(clock, address(&checked.url), access, seat, id);
     let (states, current) = watch::channel(State::new(Seat::Standby(None)));
     let task = tokio::spawn(run_seated(settings, contender, states));
     Ok(Supervisor {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_sdk::{Client, Error, Retry, Settings as SdkSettings};
+use greenroom_sdk::{Access, Client, Error, Retry, Settings as SdkSettings};
 use greenroom_types::Millis;
 use greenroom_types::kv::{KvCommit, KvEntry, KvWrite};
 
@@ -20,6 +20,8 @@ pub(crate) struct Contender {
     clock: Arc<dyn Clock>,
     /// The Manager's url.
     manager: String,
+    /// How it is recognised, and who this one is.
+    access: Access,
     me: Holder,
     client: Option<Client>,
     /// The key's revision as this one wrote it last; nobody else took the seat while it stands there.
@@ -39,12 +41,14 @@ impl Contender {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         manager: String,
+        access: Access,
         settings: SeatSettings,
         id: String,
     ) -> Self {
         Self {
             clock,
             manager,
+            access,
             me: Holder {
                 name: settings.name,
                 url: settings.url,
@@ -217,6 +221,7 @@ impl Contender {
             return Ok(client.clone());
         }
         let settings = SdkSettings {
+            access: self.access.clone(),
             connect_timeout: PATIENCE,
             call_timeout: PATIENCE,
             retry: Retry {
