@@ -4,7 +4,8 @@
 use greenroom_policy::CallFailure;
 use greenroom_policy::event::ConnectionState;
 use greenroom_sdk::{
-    Client, ConnectionState as SdkState, ConnectionStates, Error, EventSettings, StreamItem,
+    Client, ConnectionState as SdkState, ConnectionStates, Error, EventGroup, EventSettings,
+    StreamItem,
 };
 use greenroom_types::call::{Call, Reply};
 use tokio::sync::mpsc;
@@ -95,6 +96,8 @@ async fn read_events(client: Client, window_s: u32, inputs: &mpsc::Sender<Input>
         pending_window_s: window_s,
         client_label: "auto-manager".to_owned(),
         auto_resume: false,
+        // Audit entries too, which are sent only to those who name them (CALLB-06).
+        include: EventGroup::ALL.to_vec(),
         ..EventSettings::default()
     };
     let (state, mut events) = match client.event_stream(settings).await {

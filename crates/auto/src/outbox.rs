@@ -32,6 +32,8 @@ enum Key {
     Node(NodeId),
     /// A slot that has no node id yet.
     Slot(String),
+    /// The audit log.
+    Audit,
     /// A namespace of the key/value store.
     Namespace(String),
 }
@@ -212,6 +214,7 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         Call::SetNodeIdleExpiry { node_id, .. } => vec![node(node_id)],
         Call::SetClusterNodePool { node_id, .. } => vec![node(node_id)],
         Call::RotateClusterNodeToken(node_id) => vec![node(node_id)],
+        Call::AppendAuditEntry { .. } | Call::PruneAuditLog { .. } => vec![(Key::Audit, Alone)],
         Call::RegisterClusterNode { node_name, .. } => {
             vec![(Key::Slot(node_name.clone()), Alone)]
         }

@@ -23,8 +23,9 @@ impl Ledger {
             request_id,
             fresh,
         } = called;
+        out.actor.clone_from(&actor);
         let Some(request_id) = request_id else {
-            return self.apply_call(out, call, &actor, &fresh);
+            return self.apply_told(out, call, &actor, &fresh);
         };
         if request_id.len() > 64 || !request_id.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(invalid(
@@ -47,11 +48,24 @@ impl Ledger {
             }
             return recorded.outcome.clone();
         }
-        let outcome = self.apply_call(out, call, &actor, &fresh);
+        let outcome = self.apply_told(out, call, &actor, &fresh);
         if outcome.is_ok() {
             self.remember(out, key, body, outcome.clone());
         }
         outcome
+    }
+
+    /// Applies a call and tells of it in the audit log, if it changed anything (AUDIT-02, AUDIT-03).
+    fn apply_told(&mut self, out: &mut Out, call: Call, actor: &str, fresh: &Fresh) -> CallResult {
+        let told = self.tell(&call);
+        let reply = self.apply_call(out, call, actor, fresh)?;
+        if let Some(told) = told
+            && out.changes_something()
+        {
+            let kind = told.kind();
+            self.note(out, kind, &told.payload(&reply));
+        }
+        Ok(reply)
     }
 
     fn remember(&mut self, out: &mut Out, key: String, body: String, outcome: CallResult) {
@@ -163,6 +177,12 @@ impl Ledger {
             } => self.set_idle_expiry(out, &node_id, idle_expiry_ms),
             Call::SetClusterNodePool { node_id, pool } => self.set_slot_pool(out, &node_id, pool),
             Call::RotateClusterNodeToken(node_id) => self.rotate_token(out, &node_id, fresh),
+            Call::AppendAuditEntry {
+                source,
+                kind,
+                payload,
+            } => self.append_audit_entry(out, &source, &kind, payload, actor),
+            Call::PruneAuditLog { before } => self.prune_audit_log(out, before, actor),
             Call::AbortMigration {
                 job_id,
                 source_role,

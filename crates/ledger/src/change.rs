@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use greenroom_types::call::CallResult;
+use greenroom_types::call::{AuditEntry, CallResult};
 use greenroom_types::job::JobWithHistory;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
@@ -19,6 +19,9 @@ pub struct Applied {
     pub registered: Option<Registered>,
     /// For subscribers, in order, each with its own seq.
     pub changes: Vec<Change>,
+    /// Appended to the audit log. They are told without numbers of their own in the stream: an entry
+    /// has one of its own (AUDIT-09).
+    pub audit: Vec<Arc<AuditEntry>>,
     /// For workers and providers, in order, after the commit is durable.
     pub orders: Vec<Order>,
     /// For the store, in the same transaction; a later change of a key wins.

@@ -38,7 +38,11 @@ impl Command {
                 } => sanitise(inventory),
                 _ => {}
             },
-            Self::Open(_) | Self::Link { .. } | Self::Provider { .. } | Self::Tick(_) => {}
+            Self::Open(_)
+            | Self::Link { .. }
+            | Self::Provider { .. }
+            | Self::Tick(_)
+            | Self::Note { .. } => {}
         }
         Ok(self)
     }

@@ -50,6 +50,13 @@ pub enum Command {
     },
     /// Time has passed.
     Tick(Due),
+    /// Something is for the audit log that changes nothing else: a failed proof, a broken chain.
+    Note {
+        /// Kind of the entry.
+        kind: String,
+        /// What happened, without secrets.
+        payload: serde_json::Value,
+    },
 }
 
 /// A Manager begins to serve this state: at its start, at a takeover, after a restore.

@@ -52,6 +52,10 @@ pub struct Limits {
     pub kv_namespaces: usize,
     /// Bytes of keys and values in one of them (KV-06).
     pub kv_namespace_bytes: usize,
+    /// Entries of the audit log (AUDIT-11).
+    pub audit_entries: usize,
+    /// Bytes that they take in memory, roughly (AUDIT-11).
+    pub audit_bytes: usize,
 }
 
 impl Default for Config {
@@ -75,6 +79,8 @@ impl Default for Limits {
             request_ids: 10_000,
             kv_namespaces: 1_000,
             kv_namespace_bytes: 256 * 1024 * 1024,
+            audit_entries: 500_000,
+            audit_bytes: 256 * 1024 * 1024,
         }
     }
 }

@@ -25,7 +25,8 @@ impl Ledger {
             | Command::Link { .. }
             | Command::Report { .. }
             | Command::Provider { .. }
-            | Command::Tick(_) => false,
+            | Command::Tick(_)
+            | Command::Note { .. } => false,
             // A worker that was here before must come back to its jobs, also to end them. A token
             // that opens nothing makes nothing either; it is refused for what it is.
             Command::Register(register) => self
@@ -50,6 +51,7 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::TerminateNode(_)
         | Call::DeregisterClusterNode(_)
         | Call::AbortMigration { .. }
+        | Call::PruneAuditLog { .. }
         // What is on the air must be able to go on elsewhere: a start takes a few hundred bytes.
         | Call::StartJob(_)
         | Call::StartPreparedJob { .. } => false,
@@ -71,7 +73,8 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::NotifyMigrationCutoverApply { .. }
         | Call::SetNodeIdleExpiry { .. }
         | Call::SetClusterNodePool { .. }
-        | Call::RotateClusterNodeToken(_) => true,
+        | Call::RotateClusterNodeToken(_)
+        | Call::AppendAuditEntry { .. } => true,
     }
 }
 

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
+use serde_json::json;
 
+use crate::audit::AuditLog;
 use crate::change::{Applied, Row};
 use crate::command::{Command, Due, Open};
 use crate::config::Config;
@@ -31,6 +33,7 @@ pub struct Ledger {
     pub(crate) requests: BTreeMap<String, Recorded>,
     pub(crate) next_request: u64,
     pub(crate) kv: BTreeMap<String, KvSpace>,
+    pub(crate) audit: AuditLog,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
@@ -74,11 +77,18 @@ impl Ledger {
                 self.apply_finding(&mut out, &node_id, finding)
             }
             Command::Tick(due) => self.apply_due(&mut out, due),
+            Command::Note { kind, payload } => {
+                self.note(&mut out, &kind, &payload);
+                Ok(Reply::Done)
+            }
         };
         self.finish(out, outcome)
     }
 
     fn apply_open(&mut self, out: &mut Out, open: Open) -> CallResult {
+        if open.renew {
+            self.note(out, "store_restored", &json!({"formerEpoch": self.epoch}));
+        }
         if self.epoch.is_empty() || open.renew {
             self.epoch = open.epoch;
             self.seq = 0;

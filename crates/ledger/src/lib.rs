@@ -5,6 +5,7 @@
 //! replicated: [`Keeper`] owns the deadlines, [`Subscriber`] one client's view of the changes. The
 //! Manager drives all three with real clocks and sockets, the simulator in virtual time.
 
+mod audit;
 mod bundle;
 mod call;
 mod change;
@@ -35,7 +36,9 @@ mod slot;
 mod state;
 mod subscriber;
 mod tags;
+mod told;
 
+pub use audit::{AuditChain, AuditLog, Broken, audit_hash, audit_weight, verify_audit};
 pub use bundle::{BundleFault, bundle_faults};
 pub use change::{Applied, Change, Row, RowChange, Subject, What};
 pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered};

@@ -1,8 +1,9 @@
 //! What one apply collects on its way: changes in order, orders, and which records to write.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use greenroom_types::call::CallResult;
+use greenroom_types::call::{AuditEntry, CallResult};
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 
@@ -26,6 +27,11 @@ pub(crate) struct Out {
     pub(crate) tombstones: BTreeSet<StartId>,
     pub(crate) requests: BTreeSet<String>,
     pub(crate) kv_heads: BTreeSet<String>,
+    /// Who acts, for the audit log.
+    pub(crate) actor: String,
+    /// Seqs of audit entries written or removed.
+    pub(crate) audit: BTreeSet<u64>,
+    pub(crate) appended: Vec<Arc<AuditEntry>>,
     /// Namespace and key.
     pub(crate) kv: BTreeSet<(String, String)>,
     /// Instances to look at again although nothing in them changed.
@@ -62,6 +68,9 @@ impl Out {
             tombstones: BTreeSet::new(),
             requests: BTreeSet::new(),
             kv_heads: BTreeSet::new(),
+            actor: crate::audit::ITSELF.to_owned(),
+            audit: BTreeSet::new(),
+            appended: Vec::new(),
             kv: BTreeSet::new(),
             touched: BTreeSet::new(),
             entries: BTreeSet::new(),
@@ -74,6 +83,20 @@ impl Out {
     /// An event that is the same for every subscriber.
     pub(crate) fn event(&mut self, event: StreamEvent) {
         self.announced.push(Announced::Event(event));
+    }
+
+    /// Whether anything follows so far.
+    pub(crate) fn changes_something(&self) -> bool {
+        let records = self.meta
+            || self.config
+            || !(self.nodes.is_empty() && self.inventories.is_empty() && self.slots.is_empty());
+        let jobs = !(self.jobs.is_empty()
+            && self.entries.is_empty()
+            && self.instances.is_empty()
+            && self.bundles.is_empty()
+            && self.tombstones.is_empty());
+        let rest = !(self.kv.is_empty() && self.kv_heads.is_empty() && self.orders.is_empty());
+        records || jobs || rest || !self.announced.is_empty()
     }
 
     /// Keeps a place for an event that is to be told before what follows.
@@ -153,6 +176,7 @@ impl Ledger {
             outcome,
             registered: out.registered,
             changes,
+            audit: out.appended,
             orders: out.orders,
             rows,
             touched,

@@ -11,6 +11,7 @@ use greenroom_types::node::{
 };
 use greenroom_types::stream::{PrefetchResult, StreamEvent};
 use greenroom_types::{Millis, NodeId, StartId};
+use serde_json::json;
 
 use crate::instance::Fate;
 use crate::job::{GRACE, REASON_BYTES};
@@ -315,6 +316,9 @@ impl Ledger {
             deadline: notice.deadline,
             noticed_at: notice.seen_at,
         });
+        let deadline = notice.deadline.map(|at| at.0);
+        let payload = json!({"node": node_id, "kind": value, "deadline": deadline});
+        self.note(out, "node_interruption", &payload);
         self.announce_tags(out, node_id);
     }
 

@@ -35,6 +35,8 @@ const TOMBSTONE: &str = "tombstone";
 const REQUEST: &str = "request";
 const KV_HEAD: &str = "kv_head";
 const KV: &str = "kv";
+const AUDIT_HEAD: &str = "audit_head";
+const AUDIT: &str = "audit";
 
 /// A row that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -199,6 +201,13 @@ impl Ledger {
             let entry = self.kv.get(namespace).and_then(|space| space.get(key));
             put(KV, kv_key(namespace, key), entry.as_ref().map(json));
         }
+        if !out.audit.is_empty() {
+            let head = json(self.audit.head());
+            put(AUDIT_HEAD, "ledger".to_owned(), Some(head));
+        }
+        for seq in &out.audit {
+            put(AUDIT, format!("{seq:016x}"), self.audit.get(*seq).map(json));
+        }
         rows
     }
 }
@@ -314,10 +323,13 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 let space = ledger.kv.entry(namespace.to_owned()).or_default();
                 space.put(entry.key, Some(entry.value), entry.revision);
             }
+            AUDIT_HEAD => ledger.audit.set_head(read(&row)?),
+            AUDIT => ledger.audit.take(read(&row)?),
             HISTORY | INSTANCE | INVENTORY => later.push(row),
             _ => return Err(LoadError::Table { table: row.table }),
         }
     }
+    ledger.audit.settle();
     for row in later {
         load_dependent(&mut ledger, &row)?;
     }

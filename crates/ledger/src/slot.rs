@@ -9,6 +9,7 @@ use greenroom_types::node::{
     InstanceState, NodeMetadata, NodeState, NodeStoppingReason, ProviderMetadata, StartPhase,
 };
 use greenroom_types::{JobId, NodeId, PoolName, Tags};
+use serde_json::json;
 
 use crate::command::{Fresh, Register, Registered};
 use crate::ledger::Ledger;
@@ -132,7 +133,7 @@ impl Ledger {
         let first_use = !slot.token_used;
         if first_use {
             slot.token_used = true;
-            slot.machine_id = register.machine_id;
+            slot.machine_id.clone_from(&register.machine_id);
             slot.public_key = register.public_key;
             slot.key = register.key;
             slot.activated_at = Some(out.at);
@@ -147,6 +148,10 @@ impl Ledger {
             key: slot.key.clone(),
             first_use,
         });
+        if first_use {
+            let payload = json!({"node": node_id, "machine": register.machine_id});
+            self.note(out, "cluster_member_register", &payload);
+        }
         self.activate_slot(out, &node_id);
         Ok(Reply::Done)
     }

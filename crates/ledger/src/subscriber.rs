@@ -347,7 +347,10 @@ impl Subscriber {
     /// True for a kind that its protocol has and that it asked for.
     fn wants(&self, event: &StreamEvent) -> bool {
         let (minor, kind) = minor_and_kind(event);
+        // Of every change there is an entry too, so they go only to those who ask for them (AUDIT-09).
+        let asked = kind != "audit" || !self.wish.include.is_empty();
         minor <= self.wish.client_protocol
+            && asked
             && (self.wish.include.is_empty()
                 || kind.is_empty()
                 || self.wish.include.iter().any(|word| word == kind))
@@ -424,7 +427,7 @@ const fn minor_and_kind(event: &StreamEvent) -> (u32, &'static str) {
         | StreamEvent::EventsLost { .. }
         | StreamEvent::StreamResumed { .. }
         | StreamEvent::Unknown { .. } => (1, ""),
-        StreamEvent::AuditAppended(_) => (1, "audit"),
+        StreamEvent::AuditAppended(_) => (5, "audit"),
         StreamEvent::Migration { .. } => (3, "migration"),
         StreamEvent::LeaseChanged(_) | StreamEvent::LeasesPaused { .. } => (6, "leases"),
         StreamEvent::ImagesPrefetched { .. } => (9, "nodes"),

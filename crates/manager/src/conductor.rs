@@ -83,6 +83,7 @@ impl Conductor {
     fn hand_on(&mut self, revision: u64, committed: Committed) {
         let Committed {
             mut changes,
+            audit,
             orders,
             touched,
         } = committed;
@@ -90,6 +91,9 @@ impl Conductor {
             self.engine.payloads().redeem_change(change);
         }
         self.engine.hub().publish(changes);
+        for entry in audit {
+            self.engine.hub().audit(&entry);
+        }
         for order in orders {
             self.links.order(revision, order);
         }

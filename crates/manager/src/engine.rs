@@ -184,6 +184,17 @@ impl Engine {
         Ok(token.expose().to_owned())
     }
 
+    /// Writes to the audit log what changes nothing else. What cannot be written is in the log at least.
+    pub(crate) async fn note(&self, kind: &str, payload: serde_json::Value) {
+        let command = Command::Note {
+            kind: kind.to_owned(),
+            payload,
+        };
+        if let Err(error) = self.propose(command).await {
+            tracing::warn!(kind, %error, "an audit entry could not be recorded");
+        }
+    }
+
     /// Performs a mutating call; answers with its revision once it is durable (API-05).
     pub(crate) async fn call(
         &self,

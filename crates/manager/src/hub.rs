@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom_ledger::{Change, What};
+use greenroom_types::call::AuditEntry;
 use greenroom_types::job::{JobInfo, JobInfoKind, JobWithHistory};
 use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, StartId, Wall};
@@ -213,6 +214,13 @@ impl Hub {
     /// What was said last of a start (EVT-09).
     pub(crate) fn last_info(&self, start_id: &StartId) -> Option<Arc<JobInfo>> {
         self.lock().last_info.get(start_id).cloned()
+    }
+
+    /// Tells of an audit entry, after the changes that it is about.
+    pub(crate) fn audit(&self, entry: &Arc<AuditEntry>) {
+        for queue in self.lock().subscribers.iter().filter_map(Weak::upgrade) {
+            queue.push_audit(Arc::clone(entry));
+        }
     }
 
     /// Counts news of an instance that was too much to be passed on (EVT-09).

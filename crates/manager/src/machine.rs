@@ -1,10 +1,12 @@
 //! The ledger as the machine that the store keeps.
 
+use std::sync::Arc;
+
 use greenroom_ledger as ledger;
 use greenroom_ledger::{Change, Command, Ledger, Order, Registered, Subject};
 use greenroom_store::{Applied, Machine, Row, RowChange, Stamp};
 use greenroom_types::Wall;
-use greenroom_types::call::CallResult;
+use greenroom_types::call::{AuditEntry, CallResult};
 
 /// The Manager's ledger under the store.
 pub(crate) struct Recorded(pub(crate) Ledger);
@@ -20,6 +22,7 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Committed {
     pub(crate) changes: Vec<Change>,
+    pub(crate) audit: Vec<Arc<AuditEntry>>,
     pub(crate) orders: Vec<Order>,
     pub(crate) touched: Vec<Subject>,
 }
@@ -45,6 +48,7 @@ impl Machine for Recorded {
             },
             output: Committed {
                 changes: applied.changes,
+                audit: applied.audit,
                 orders: applied.orders,
                 touched: applied.touched,
             },

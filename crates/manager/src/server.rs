@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Server;
 
 use crate::api::limits::LimitsLayer;
-use crate::api::{HealthApi, LogsApi, ManagerApi};
+use crate::api::{Chain, HealthApi, LogsApi, ManagerApi};
 use crate::backup;
 use crate::clock::SystemClock;
 use crate::conductor::{self, Conductor};
@@ -169,8 +169,9 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let watching = tokio::spawn(watched.watch(Arc::clone(&keyring)));
 
     let (close, closed) = oneshot::channel();
-    let service = ManagerServer::new(ManagerApi::new(engine.clone(), Arc::clone(&links), urls))
-        .max_decoding_message_size(MESSAGE_MAX);
+    let chain = Chain::verify_in_background(&engine);
+    let api = ManagerApi::new(engine.clone(), Arc::clone(&links), urls, chain);
+    let service = ManagerServer::new(api).max_decoding_message_size(MESSAGE_MAX);
     let serving = Server::builder()
         .layer(LimitsLayer)
         .layer(Guard::new(keyring, asks))

@@ -228,6 +228,12 @@ impl Subscription {
                 at: self.engine.clock().now().wall,
                 what: What::Event(StreamEvent::JobInfo((*info).clone())),
             }),
+            // An entry has a number of its own, and what was missed is in GetAuditLog.
+            News::Audit(entry) => self.look_at(&Change {
+                seq: self.seq,
+                at: entry.at,
+                what: What::Event(StreamEvent::AuditAppended((*entry).clone())),
+            }),
             News::Lost { kind, count } => self.look_at(&Change {
                 seq: self.seq,
                 at: self.engine.clock().now().wall,

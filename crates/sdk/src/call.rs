@@ -120,6 +120,8 @@ impl Client {
             SetNodeIdleExpiry => set_node_idle_expiry,
             SetClusterNodePool => set_cluster_node_pool,
             RotateClusterNodeToken => rotate_cluster_node_token,
+            AppendAuditEntry => append_audit_entry,
+            PruneAuditLog => prune_audit_log,
             AbortMigration => abort_migration,
         }
     }

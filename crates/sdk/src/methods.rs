@@ -3,6 +3,7 @@
 //! Each is [`Client::call`] with its arguments and its answer spelled out. Errors named at a method are
 //! those of its own; any of them may end with a lost connection, a deadline or missing rights as well.
 
+mod audit;
 mod bundles;
 mod jobs;
 mod kv;
@@ -12,6 +13,7 @@ mod nodes;
 use std::fmt;
 use std::time::Duration;
 
+pub use audit::{AuditPage, AuditPruned, AuditQuery};
 pub use kv::KvList;
 
 use greenroom_types::call::Reply;
@@ -205,6 +207,8 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::Notified(_) => "notified sides",
         Reply::RunningJobs(_) => "running jobs",
         Reply::Token(_) => "a token",
+        Reply::AuditSeq(_) => "an audit entry",
+        Reply::AuditPruned { .. } => "a pruned audit log",
         Reply::KvRevision(_) => "a revision",
     };
     Error::Protocol {

@@ -138,6 +138,18 @@ impl Default for EventSettings {
 // === impl EventGroup ===
 
 impl EventGroup {
+    /// Every group. Audit entries are sent only to those who name their group.
+    pub const ALL: [Self; 8] = [
+        Self::Jobs,
+        Self::Nodes,
+        Self::Bundles,
+        Self::Inventory,
+        Self::Migration,
+        Self::Audit,
+        Self::Leases,
+        Self::Cluster,
+    ];
+
     /// The word on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

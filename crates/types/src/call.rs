@@ -257,6 +257,20 @@ pub enum Call {
     },
     /// Gives a slot a new token and voids the old credential (LOCAL-18).
     RotateClusterNodeToken(NodeId),
+    /// Appends an entry to the audit log (AUDIT-04).
+    AppendAuditEntry {
+        /// Which part of the system.
+        source: String,
+        /// What kind of act.
+        kind: String,
+        /// JSON.
+        payload: String,
+    },
+    /// Removes old entries of the audit log from its front (AUDIT-07).
+    PruneAuditLog {
+        /// Entries strictly older than this; 0 for all.
+        before: Wall,
+    },
 }
 
 impl Call {
@@ -292,6 +306,8 @@ impl Call {
             Self::SetNodeIdleExpiry { .. } => "SetNodeIdleExpiry",
             Self::SetClusterNodePool { .. } => "SetClusterNodePool",
             Self::RotateClusterNodeToken(_) => "RotateClusterNodeToken",
+            Self::AppendAuditEntry { .. } => "AppendAuditEntry",
+            Self::PruneAuditLog { .. } => "PruneAuditLog",
             Self::AbortMigration { .. } => "AbortMigration",
         }
     }
@@ -355,6 +371,15 @@ pub enum Reply {
     RunningJobs(Vec<JobId>),
     /// A slot's new one-shot token. Secret.
     Token(String),
+    /// Seq of an appended audit entry.
+    AuditSeq(u64),
+    /// The audit log was pruned (AUDIT-07).
+    AuditPruned {
+        /// How many entries went.
+        removed: u64,
+        /// The last one that ever went, 0 for none.
+        checkpoint_seq: u64,
+    },
     /// Revision of a namespace after a commit (KV-02).
     KvRevision(u64),
 }
@@ -492,6 +517,22 @@ pub struct AuditEntry {
     pub prev_hash: String,
     /// Hash of this entry, in hex.
     pub hash: String,
+}
+
+/// Stands for the entries that were pruned before it (AUDIT-07).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditCheckpoint {
+    /// Seq of the last removed entry.
+    pub seq: u64,
+    /// Its hash, in hex.
+    pub hash: String,
+    /// How many were removed with it.
+    pub count: u64,
+    /// Who asked for it.
+    pub by: String,
+    /// When.
+    pub at: Wall,
 }
 
 /// Slot of an owned server (LOCAL-04).

@@ -2,6 +2,7 @@
 
 pub(crate) mod acting;
 pub(crate) mod apply;
+pub(crate) mod audit;
 pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod ctl;

@@ -9,6 +9,7 @@ use greenroom_types::bundle::BundleState;
 use greenroom_types::call::{CallResult, Refusal, Reply};
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, Wall};
+use serde_json::json;
 
 use crate::ledger::Ledger;
 use crate::out::Out;
@@ -103,6 +104,8 @@ impl Ledger {
             record.bundle.state == BundleState::Live && record.bundle.stop_at == Some(stop_at)
         });
         if due {
+            let payload = json!({"bundle": bundle_id, "stopAt": stop_at.0});
+            self.note(out, "bundle_stop_time", &payload);
             self.begin_bundle_delete(out, bundle_id);
         }
         Ok(Reply::Done)

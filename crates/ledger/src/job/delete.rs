@@ -104,6 +104,7 @@ impl Ledger {
             out.entries.insert((job_id.clone(), entry.seq));
         }
         out.job_deleted(job_id);
+        self.note_cleared(out, job_id, record.view.terminal_state.clone());
         if let Some(bundle_id) = &record.bundle_id {
             self.job_of_bundle_gone(out, bundle_id, job_id);
         }

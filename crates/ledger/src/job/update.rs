@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use greenroom_types::JobId;
 use greenroom_types::call::{CallResult, Reply};
-use greenroom_types::job::{HistoryKind, Job, JobState, TAG_START_MODE};
+use greenroom_types::job::{HistoryKind, Job, JobState, TAG_START_MODE, TerminalState};
 
 use super::check;
+use serde_json::json;
+
 use crate::hash::job_hash;
 use crate::ledger::Ledger;
 use crate::order::WorkerOrder;
@@ -114,8 +116,22 @@ impl Ledger {
         }
         let view = Arc::make_mut(&mut record.view);
         view.state = JobState::Pre;
-        view.terminal_state = None;
+        let verdict = view.terminal_state.take();
         out.job(job_id);
+        self.note_cleared(out, job_id, verdict);
         true
+    }
+
+    /// A verdict is gone; its reason stays in the audit log (FAIL-03).
+    pub(crate) fn note_cleared(
+        &mut self,
+        out: &mut Out,
+        job_id: &JobId,
+        verdict: Option<TerminalState>,
+    ) {
+        if let Some(verdict) = verdict {
+            let payload = json!({"job": job_id, "reason": verdict.reason, "by": verdict.by});
+            self.note(out, "verdict_cleared", &payload);
+        }
     }
 }

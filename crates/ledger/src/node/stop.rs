@@ -5,6 +5,7 @@ use greenroom_types::job::StopReason;
 use greenroom_types::node::{InstanceState, NodeState, NodeStoppingReason};
 use greenroom_types::stream::{PrefetchResult, StreamEvent};
 use greenroom_types::{Millis, NodeId, StartId};
+use serde_json::json;
 
 use crate::instance::Fate;
 use crate::ledger::Ledger;
@@ -108,8 +109,15 @@ impl Ledger {
             detail: stop.detail.clone(),
             provider_code: stop.code.clone(),
         });
+        let payload = json!({
+            "node": node_id,
+            "reason": crate::read::reason_name(stop.reason),
+            "detail": stop.detail,
+            "code": stop.code,
+        });
         node.stop = Some(stop);
         node.awaiting = None;
+        self.note(out, "node_stopping", &payload);
         self.turn_node(out, node_id, NodeState::Stopping);
         self.settle_batches(out, node_id);
         for start_id in self.starts_not_lost_on(node_id) {

@@ -48,6 +48,7 @@ impl World {
                 outcome: Ok(Reply::Done),
                 registered: None,
                 changes: Vec::new(),
+                audit: Vec::new(),
                 orders: Vec::new(),
                 rows: Vec::new(),
                 touched: Vec::new(),
@@ -77,6 +78,7 @@ impl World {
             assert_eq!(before, self.ledger, "a refusal changed the state");
             assert!(applied.changes.is_empty() && applied.orders.is_empty());
             assert!(applied.rows.is_empty() && applied.touched.is_empty());
+            assert!(applied.audit.is_empty());
         }
         let mut seq = before.seq();
         for change in &applied.changes {

@@ -1,6 +1,7 @@
 //! The rules of the ledger, told as: given this state, this command; then that outcome, those
 //! changes and orders. Every apply also proves that rows rebuild the state (see `common`).
 
+mod audit;
 mod bundles;
 mod common;
 mod idle;

@@ -3,6 +3,7 @@
 //! Every handler checks the form of its request and nothing else; what may be done is for the ledger
 //! to say.
 
+mod audit;
 mod caller;
 mod health;
 mod kv;
@@ -24,6 +25,7 @@ use crate::engine::{Caller, Engine};
 use crate::guard::Doorkeeper;
 use crate::links::Links;
 
+pub(crate) use audit::Chain;
 pub(crate) use health::HealthApi;
 pub(crate) use logs::LogsApi;
 
@@ -39,13 +41,19 @@ struct Parts {
     node_pages: pages::Pages<NodeInfo>,
     bundle_pages: pages::Pages<BundleStatus>,
     kv_pages: pages::Pages<kv::Listed>,
+    chain: Arc<Chain>,
     doorkeeper: Doorkeeper,
 }
 
 // === impl ManagerApi ===
 
 impl ManagerApi {
-    pub(crate) fn new(engine: Engine, links: Arc<Links>, urls: Vec<String>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        links: Arc<Links>,
+        urls: Vec<String>,
+        chain: Arc<Chain>,
+    ) -> Self {
         Self(Arc::new(Parts {
             engine,
             links,
@@ -53,6 +61,7 @@ impl ManagerApi {
             node_pages: pages::Pages::new("nodes"),
             bundle_pages: pages::Pages::new("bundles"),
             kv_pages: pages::Pages::weighing("kv", kv::Listed::bytes),
+            chain,
             doorkeeper: Doorkeeper::default(),
         }))
     }

@@ -14,7 +14,7 @@ const SIZE_DEFAULT: usize = 500;
 const SIZE_MAX: usize = 5_000;
 /// Most bytes of a page whose elements are weighed, so that an answer stays below what a client of the
 /// transport's defaults takes. One element is always given.
-const BYTES_MAX: usize = 2 * 1024 * 1024;
+pub(super) const BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Listings held at once; the oldest gives way.
 const HELD_MAX: usize = 32;
 /// How long a listing is held after it was last asked for.

@@ -77,6 +77,8 @@ impl ManagerApi {
                 if refusal.status == Status::Unauthenticated {
                     self.0.doorkeeper.note_failure(peer, Instant::now());
                     tracing::warn!(%peer, "a worker called in with a token that opens nothing");
+                    let payload = serde_json::json!({"address": peer.to_string()});
+                    self.engine().note("bad_token", payload).await;
                     let jitter = u64::from(greenroom_auth::random::<1>()[0]) * 100 / 255;
                     let answer_after = Duration::from_millis(REFUSAL_DELAY_MS + jitter);
                     tokio::time::sleep_until(came_at + answer_after).await;

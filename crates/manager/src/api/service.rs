@@ -123,6 +123,14 @@ macro_rules! calls {
                 Ok(Response::new(self.slots(&caller)))
             }
 
+            async fn get_audit_log(
+                &self,
+                request: Request<pb::GetAuditLogRequest>,
+            ) -> Result<Response<pb::GetAuditLogResponse>, Status> {
+                self.caller(&request)?;
+                self.audit_log(request.into_inner()).await.map(Response::new)
+            }
+
             async fn get_node_idle_expiry(
                 &self,
                 request: Request<pb::GetNodeIdleExpiryRequest>,
@@ -187,5 +195,7 @@ calls! {
     set_node_idle_expiry(pb::SetNodeIdleExpiryRequest) -> () = SetNodeIdleExpiry;
     set_cluster_node_pool(pb::SetClusterNodePoolRequest) -> pb::SetClusterNodePoolResponse = SetClusterNodePool;
     rotate_cluster_node_token(pb::RotateClusterNodeTokenRequest) -> pb::RotateClusterNodeTokenResponse = RotateClusterNodeToken;
+    append_audit_entry(pb::AppendAuditEntryRequest) -> pb::AppendAuditEntryResponse = AppendAuditEntry;
+    prune_audit_log(pb::PruneAuditLogRequest) -> pb::PruneAuditLogResponse = PruneAuditLog;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

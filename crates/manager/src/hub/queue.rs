@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use greenroom_ledger::{Change, What};
+use greenroom_ledger::{Change, What, audit_weight};
 use greenroom_types::NodeId;
+use greenroom_types::call::AuditEntry;
 use greenroom_types::job::JobInfo;
 use greenroom_types::stream::StreamEvent;
 use tokio::sync::Notify;
@@ -19,6 +20,8 @@ pub(crate) enum News {
     Change(Arc<Change>),
     /// News of an instance, passed on (EVT-09).
     Info(Arc<JobInfo>),
+    /// An audit entry (AUDIT-09).
+    Audit(Arc<AuditEntry>),
     /// So many pieces of that kind were dropped (EVT-12).
     Lost { kind: &'static str, count: u64 },
 }
@@ -118,6 +121,18 @@ impl Queue {
         self.filled.notify_one();
     }
 
+    pub(super) fn push_audit(&self, entry: Arc<AuditEntry>) {
+        let mut waiting = self.lock();
+        if waiting.end.is_some() {
+            return;
+        }
+        let bytes = audit_weight(&entry);
+        waiting.put(News::Audit(entry), bytes);
+        waiting.check_limits();
+        drop(waiting);
+        self.filled.notify_one();
+    }
+
     pub(super) fn lose_info(&self) {
         self.lock().lost_info += 1;
         self.filled.notify_one();
@@ -169,6 +184,10 @@ impl Waiting {
         if let Some(node_id) = picture {
             self.pictures.insert(node_id.clone(), place);
         }
+        self.check_limits();
+    }
+
+    fn check_limits(&mut self) {
         if self.full > self.limits.queue_events || self.bytes > self.limits.queue_bytes {
             self.cut_off();
         }
@@ -253,6 +272,7 @@ impl Waiting {
                     self.bytes -= INFO_BYTES;
                     self.infos.pop_front();
                 }
+                News::Audit(entry) => self.bytes -= audit_weight(entry),
                 News::Lost { .. } => {}
             }
             return Some(Ok(news));

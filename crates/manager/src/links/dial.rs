@@ -30,6 +30,8 @@ pub(super) struct Dialler {
     pub(super) overflow: Arc<AtomicBool>,
     /// Resolves when the line to the worker's former address has ended.
     pub(super) former: Option<oneshot::Receiver<()>>,
+    /// The protocol for which the worker was last refused; that is told once, not at each attempt.
+    pub(super) refused: Option<(u32, u32)>,
     /// Dropped when this line has ended.
     pub(super) _ends: oneshot::Sender<()>,
 }
@@ -92,6 +94,9 @@ impl Dialler {
                 }
                 Ended::NotReached => Rest::upto(backoff.next(greenroom_auth::random::<1>()[0])),
                 Ended::NotProven => {
+                    let payload =
+                        serde_json::json!({"node": self.node_id, "address": self.address});
+                    self.engine.note("worker_auth_failed", payload).await;
                     failures.retain(|at| at.elapsed() < PROOF_WINDOW);
                     failures.push(Instant::now());
                     if failures.len() >= PROOF_FAILURES {

@@ -130,6 +130,7 @@ impl Links {
             mail: boxed,
             overflow,
             former,
+            refused: None,
             _ends: ends,
         };
         inner.tasks.spawn(line.run());

@@ -256,6 +256,12 @@ impl Session<'_> {
                 %node_id, major = hello.protocol_major, minor = hello.protocol_minor,
                 "a worker speaks another major protocol and is not served: install one of our major"
             );
+            let protocol = (hello.protocol_major, hello.protocol_minor);
+            if self.dialler.refused.replace(protocol) != Some(protocol) {
+                let (major, minor) = protocol;
+                let payload = serde_json::json!({"node": node_id, "major": major, "minor": minor});
+                self.dialler.engine.note("worker_protocol", payload).await;
+            }
             // Ends a node that starts; one that was heard before is given up in its time.
             let command = Command::Link {
                 node_id,

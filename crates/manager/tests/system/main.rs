@@ -2,6 +2,7 @@
 //! that run nothing. Tests synchronise on events and on what the workers were told.
 
 mod api;
+mod audit;
 mod events;
 mod hard;
 mod jobs;
@@ -11,10 +12,11 @@ mod register;
 mod relay;
 mod security;
 
-use greenroom_sdk::Client;
 use greenroom_sdk::types::StartId;
+use greenroom_sdk::types::call::AuditEntry;
 use greenroom_sdk::types::job::{HistoryKind, JobWithHistory, StopReason};
-use greenroom_testkit::{FakeWorker, Watch, job, start};
+use greenroom_sdk::{AuditQuery, Client};
+use greenroom_testkit::{FakeWorker, Watch, job, start, within};
 
 /// A job that runs on a worker.
 async fn running(client: &Client, watch: &mut Watch, worker: &FakeWorker, job_id: &str) -> StartId {
@@ -44,6 +46,27 @@ fn stopping_of(job: &JobWithHistory) -> (StopReason, String) {
         _ => None,
     });
     stops.next().expect("a job that was stopped")
+}
+
+/// Waits until the audit log holds at least so many entries of a kind, and gives the newest.
+async fn until_audited(client: &Client, kind: &str, count: usize) -> AuditEntry {
+    let query = AuditQuery {
+        kind: kind.to_owned(),
+        ..AuditQuery::default()
+    };
+    within(kind, async {
+        loop {
+            let page = client
+                .get_audit_log(query.clone())
+                .await
+                .expect("an answer");
+            if page.entries.len() >= count {
+                return page.entries[0].clone();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
 }
 
 /// A job's whole record.

@@ -12,7 +12,7 @@ use greenroom_testkit::{
     FakeWorker, Honesty, Received, TestManager, Watch, job, key, kinds, start,
 };
 
-use super::{history, running, start_of, stopping_of, stops};
+use super::{history, running, start_of, stopping_of, stops, until_audited};
 
 /// Where in what a subscriber saw an event stands first.
 fn place(watch: &Watch, look: impl Fn(&StreamEvent) -> bool) -> usize {
@@ -294,7 +294,6 @@ async fn a_terminated_slot_stops_its_jobs_parks_its_worker_and_stays_registered(
     assert_eq!(refused.reason(), "unknown_node");
 }
 
-// The audit entry of HELLO-06 is not written by this version.
 // spec: HELLO-06
 #[tokio::test]
 async fn a_worker_of_another_major_is_not_served() {
@@ -315,9 +314,9 @@ async fn a_worker_of_another_major_is_not_served() {
         NodeStoppingReason::InitialisationHealthPingTimeExceeded
     );
     assert_eq!(worker.greeted(), 0);
+    until_audited(&client, "worker_protocol", 1).await;
 }
 
-// The audit entry of MNODE-08 is not written by this version.
 // spec: MNODE-08, HARDM-15
 #[tokio::test]
 async fn who_answers_at_a_workers_address_without_its_key_learns_nothing() {
@@ -333,11 +332,13 @@ async fn who_answers_at_a_workers_address_without_its_key_learns_nothing() {
     client.start_job(start("secret-show", "n1")).await.unwrap();
     let heard_before = worker.heard().len();
 
-    for honesty in [Honesty::WrongKey, Honesty::WrongNode, Honesty::WrongMachine] {
+    let strangers = [Honesty::WrongKey, Honesty::WrongNode, Honesty::WrongMachine];
+    for (told, honesty) in (1..).zip(strangers) {
         worker.pretend(honesty);
         let dialled = worker.dialled();
         worker.mend();
         worker.wait_dialled(dialled + 1).await;
+        until_audited(&client, "worker_auth_failed", told).await;
         worker.cut();
     }
     let heard = worker.heard().split_off(heard_before);

@@ -70,6 +70,8 @@ pub enum Request {
     SetNodeIdleExpiry(manager::SetNodeIdleExpiryRequest),
     SetClusterNodePool(manager::SetClusterNodePoolRequest),
     RotateClusterNodeToken(manager::RotateClusterNodeTokenRequest),
+    AppendAuditEntry(manager::AppendAuditEntryRequest),
+    PruneAuditLog(manager::PruneAuditLogRequest),
     AbortMigration(manager::AbortMigrationRequest),
 }
 
@@ -102,7 +104,7 @@ pub fn minor_of_call(name: &str) -> Option<u32> {
         | "NotifyMigrationGetState"
         | "NotifyMigrationCutoverReady"
         | "NotifyMigrationCutoverApply" => 3,
-        "KvGet" | "KvList" | "KvCommit" => 5,
+        "KvGet" | "KvList" | "KvCommit" | "AppendAuditEntry" | "GetAuditLog" | "PruneAuditLog" => 5,
         "PrefetchImages" | "SetNodeIdleExpiry" | "GetNodeIdleExpiry" => 9,
         _ => return None,
     })
@@ -164,6 +166,8 @@ impl Request {
             Self::SetNodeIdleExpiry(_) => "SetNodeIdleExpiry",
             Self::SetClusterNodePool(_) => "SetClusterNodePool",
             Self::RotateClusterNodeToken(_) => "RotateClusterNodeToken",
+            Self::AppendAuditEntry(_) => "AppendAuditEntry",
+            Self::PruneAuditLog(_) => "PruneAuditLog",
             Self::AbortMigration(_) => "AbortMigration",
         }
     }
@@ -200,6 +204,8 @@ impl Request {
             Self::SetNodeIdleExpiry(it) => it.encode_to_vec(),
             Self::SetClusterNodePool(it) => it.encode_to_vec(),
             Self::RotateClusterNodeToken(it) => it.encode_to_vec(),
+            Self::AppendAuditEntry(it) => it.encode_to_vec(),
+            Self::PruneAuditLog(it) => it.encode_to_vec(),
             Self::AbortMigration(it) => it.encode_to_vec(),
         }
     }
@@ -238,6 +244,8 @@ impl Request {
             Self::SetNodeIdleExpiry(_) => "norsk.api.manager.SetNodeIdleExpiryRequest",
             Self::SetClusterNodePool(_) => "norsk.api.manager.SetClusterNodePoolRequest",
             Self::RotateClusterNodeToken(_) => "norsk.api.manager.RotateClusterNodeTokenRequest",
+            Self::AppendAuditEntry(_) => "norsk.api.manager.AppendAuditEntryRequest",
+            Self::PruneAuditLog(_) => "norsk.api.manager.PruneAuditLogRequest",
             Self::AbortMigration(_) => "norsk.api.manager.AbortMigrationRequest",
         }
     }

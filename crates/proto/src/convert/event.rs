@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use greenroom_types::{
     BundleId, NodeId, StartId,
-    call::AuditEntry,
+    call::{AuditCheckpoint, AuditEntry},
     stream::{Health, JobLeaseInfo, ProviderHealth, Stamped, StreamEvent},
 };
 
@@ -185,6 +185,30 @@ pub fn write_audit(entry: &AuditEntry) -> Result<manager::AuditEntry, WireError>
         prev_hash: unhex(&entry.prev_hash, "prev_hash")?,
         hash: unhex(&entry.hash, "hash")?,
     })
+}
+
+/// Writes what stands for pruned entries; a hash that is not hexadecimal is refused `bad_hash`.
+pub fn write_checkpoint(it: &AuditCheckpoint) -> Result<manager::AuditCheckpoint, WireError> {
+    Ok(manager::AuditCheckpoint {
+        seq: it.seq,
+        hash: unhex(&it.hash, "hash")?,
+        count: it.count,
+        by: it.by.clone(),
+        at: Some(write_time(it.at)),
+    })
+}
+
+impl TryFrom<manager::AuditCheckpoint> for AuditCheckpoint {
+    type Error = WireError;
+    fn try_from(it: manager::AuditCheckpoint) -> Result<Self, WireError> {
+        Ok(Self {
+            seq: it.seq,
+            hash: hex(&it.hash),
+            count: it.count,
+            by: it.by,
+            at: read_time_or_zero(it.at, "at")?,
+        })
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -66,6 +66,8 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::Notified(_) => "notified sides",
         Reply::RunningJobs(_) => "running jobs",
         Reply::Token(_) => "a token",
+        Reply::AuditSeq(_) => "an audit entry",
+        Reply::AuditPruned { .. } => "a pruned audit log",
         Reply::KvRevision(_) => "a revision",
     };
     let message = format!("{kind} is no answer of {rpc}");
@@ -273,6 +275,39 @@ impl Answer for manager::RotateClusterNodeTokenResponse {
     }
     fn read(self) -> Result<Reply, WireError> {
         Ok(Reply::Token(present(self.token, "token")?))
+    }
+}
+
+impl Answer for manager::AppendAuditEntryResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::AuditSeq(seq) => Ok(Self { seq }),
+            other => Err(mismatch(&other, "AppendAuditEntry")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::AuditSeq(self.seq))
+    }
+}
+
+impl Answer for manager::PruneAuditLogResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::AuditPruned {
+                removed,
+                checkpoint_seq,
+            } => Ok(Self {
+                removed,
+                checkpoint_seq,
+            }),
+            other => Err(mismatch(&other, "PruneAuditLog")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::AuditPruned {
+            removed: self.removed,
+            checkpoint_seq: self.checkpoint_seq,
+        })
     }
 }
 

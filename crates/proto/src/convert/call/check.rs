@@ -29,8 +29,8 @@ const OTHER_LIMIT: [&str; 6] = [
     "volumes",
 ];
 
-/// Text fields that may hold control characters: a job's opaque configuration (LIM-02).
-const FREE_TEXT: &str = "configuration";
+/// Text fields that may hold control characters: a job's opaque configuration, and payloads (LIM-02).
+const FREE_TEXT: [&str; 2] = ["configuration", "payload"];
 
 /// Checks an encoded message of that full name, as `norsk.api.manager.Job`. The first fault is told, with its path.
 ///
@@ -204,7 +204,9 @@ impl Value<'_> {
                     .iter()
                     .try_for_each(|bytes| finite(f32::from_le_bytes(*bytes).into()))
             }
-            (Self::Bytes(bytes), Kind::Text) => check_text(bytes, field.name == FREE_TEXT, path),
+            (Self::Bytes(bytes), Kind::Text) => {
+                check_text(bytes, FREE_TEXT.contains(&field.name.as_str()), path)
+            }
             (Self::Bytes(bytes), Kind::Message(name)) => SHAPES
                 .get(name)
                 .map_or(Ok(()), |shape| walk(shape, bytes, path)),

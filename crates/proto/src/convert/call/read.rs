@@ -1,7 +1,7 @@
 //! A request as its [`Call`]: missing identifiers first, then text and values, then enums and times.
 
 use greenroom_types::{
-    BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role,
+    BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role, Wall,
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
     kv::{KvCommit, KvWrite},
     node::InstanceKey,
@@ -104,6 +104,8 @@ fn required(request: &Request) -> Result<(), WireError> {
         Request::SetNodeIdleExpiry(it) => node(&it.node_id),
         Request::SetClusterNodePool(it) => node(&it.node_id),
         Request::RotateClusterNodeToken(it) => node(&it.node_id),
+        Request::AppendAuditEntry(_) => Ok(()),
+        Request::PruneAuditLog(_) => Ok(()),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -260,6 +262,14 @@ fn read(request: Request) -> Result<Call, WireError> {
         Request::RotateClusterNodeToken(it) => {
             Call::RotateClusterNodeToken(read_node_id(it.node_id, "node_id")?)
         }
+        Request::AppendAuditEntry(it) => Call::AppendAuditEntry {
+            source: it.source,
+            kind: it.kind,
+            payload: it.payload,
+        },
+        Request::PruneAuditLog(it) => Call::PruneAuditLog {
+            before: Wall(i64::try_from(it.before_timestamp_ms).unwrap_or(i64::MAX)),
+        },
         Request::AbortMigration(it) => Call::AbortMigration {
             job_id: read_job_id(it.job_id, "job_id")?,
             source_role: Role::new(it.source_role),

@@ -274,6 +274,11 @@ fn replies_come_back_the_same_and_fit_their_call_only() {
     there_and_back::<manager::AbortMigrationResponse>(Reply::Notified(vec!["primary".to_owned()]));
     there_and_back::<manager::SetClusterNodePoolResponse>(Reply::RunningJobs(vec!["a".into()]));
     there_and_back::<manager::RotateClusterNodeTokenResponse>(Reply::Token("grt_x".to_owned()));
+    there_and_back::<manager::AppendAuditEntryResponse>(Reply::AuditSeq(7));
+    there_and_back::<manager::PruneAuditLogResponse>(Reply::AuditPruned {
+        removed: 3,
+        checkpoint_seq: 9,
+    });
     there_and_back::<manager::KvCommitResponse>(Reply::KvRevision(7));
 
     let refusal = manager::JobHash::write(Reply::Done).unwrap_err();

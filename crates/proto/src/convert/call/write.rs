@@ -185,6 +185,18 @@ impl From<&Call> for Request {
                     node_id: Some(node_id.into()),
                 })
             }
+            Call::AppendAuditEntry {
+                source,
+                kind,
+                payload,
+            } => Self::AppendAuditEntry(manager::AppendAuditEntryRequest {
+                source: source.clone(),
+                kind: kind.clone(),
+                payload: payload.clone(),
+            }),
+            Call::PruneAuditLog { before } => Self::PruneAuditLog(manager::PruneAuditLogRequest {
+                before_timestamp_ms: u64::try_from(before.0).unwrap_or_default(),
+            }),
             Call::AbortMigration {
                 job_id,
                 source_role,

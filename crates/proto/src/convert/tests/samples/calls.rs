@@ -195,6 +195,19 @@ fn migration_call() -> impl Strategy<Value = Call> {
     ]
 }
 
+fn audit_call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        (text(), text(), text()).prop_map(|(source, kind, payload)| Call::AppendAuditEntry {
+            source,
+            kind,
+            payload,
+        }),
+        (0..i64::MAX).prop_map(|before| Call::PruneAuditLog {
+            before: greenroom_types::Wall(before),
+        }),
+    ]
+}
+
 fn kv_call() -> impl Strategy<Value = Call> {
     let value = || option::of(vec(any::<u8>(), 0..8).prop_map(std::sync::Arc::from));
     let write =
@@ -229,6 +242,7 @@ pub(in crate::convert::tests) fn call() -> impl Strategy<Value = Call> {
         bundle_call(),
         node_call(),
         migration_call(),
-        kv_call()
+        kv_call(),
+        audit_call()
     ]
 }
