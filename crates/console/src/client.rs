@@ -431,11 +431,13 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// True where the other side sent bytes that are no HTTP/1.1. Bytes that come ahead of the request,
-/// as those of an HTTP/2 server do, cancel it.
+/// as those of an HTTP/2 server do, cancel it, and where they were read first there is no connection
+/// left to send it on.
 fn speaks_otherwise(error: &hyper::Error) -> bool {
     let unexpected = || {
         let cause = std::error::Error::source(error);
-        cause.is_some_and(|cause| cause.to_string().contains("unexpected message"))
+        let told = cause.map(ToString::to_string).unwrap_or_default();
+        told.contains("unexpected message") || told.contains("connection was not ready")
     };
     error.is_parse() || (error.is_canceled() && unexpected())
 }
