@@ -39,7 +39,7 @@ macro_rules! dispatch {
             $(Request::$variant(message) => {
                 let answer = $inner
                     .perform($tries, message, |mut raw, request| async move {
-                        raw.$method(request).await.map(tonic::Response::into_inner)
+                        raw.$method(request).await
                     })
                     .await?;
                 Answer::read(answer).map_err(|error| bad_answer(method, error))

@@ -303,7 +303,7 @@ impl Inner {
     where
         M: Clone,
         F: Fn(RawClient, tonic::Request<M>) -> Fut,
-        Fut: Future<Output = Result<T, tonic::Status>>,
+        Fut: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let method = tries.method;
         let mutating = tries.request_id.is_some();
@@ -334,7 +334,7 @@ impl Inner {
                         }
                     };
                     let status = match sent {
-                        Ok(answer) => return Ok(answer),
+                        Ok(answer) => return Ok(answer.into_inner()),
                         Err(status) => status,
                     };
                     let last = match Verdict::of(method, &status, link.hello.protocol) {

@@ -13,11 +13,29 @@ use tokio::time::Instant;
 
 use crate::client::{Client, Tries};
 use crate::error::Error;
+use crate::link::RawClient;
 
 /// How often a list is begun anew because its revision is no longer held (API-23).
 const LISTS_BEGUN_MAX: u32 = 4;
 
 impl Client {
+    /// Performs a reading call with its repeats (SDK-05).
+    pub(crate) async fn read<M, T, F, Fut>(
+        &self,
+        method: &'static str,
+        message: M,
+        send: F,
+    ) -> Result<T, Error>
+    where
+        M: Clone,
+        F: Fn(RawClient, tonic::Request<M>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        self.inner
+            .perform(self.reading(method), message, send)
+            .await
+    }
+
     /// Every node in any state, by node id (API-12).
     ///
     /// # Errors
@@ -39,16 +57,9 @@ impl Client {
                 page_token,
             };
             let answer = self
-                .inner
-                .perform(
-                    self.reading(METHOD),
-                    request,
-                    |mut raw, request| async move {
-                        raw.list_nodes(request)
-                            .await
-                            .map(tonic::Response::into_inner)
-                    },
-                )
+                .read(METHOD, request, |mut raw, request| async move {
+                    raw.list_nodes(request).await
+                })
                 .await?;
             Ok((answer.nodes, answer.next_page_token))
         };
@@ -76,16 +87,9 @@ impl Client {
                 page_token,
             };
             let answer = self
-                .inner
-                .perform(
-                    self.reading(METHOD),
-                    request,
-                    |mut raw, request| async move {
-                        raw.list_bundles(request)
-                            .await
-                            .map(tonic::Response::into_inner)
-                    },
-                )
+                .read(METHOD, request, |mut raw, request| async move {
+                    raw.list_bundles(request).await
+                })
                 .await?;
             Ok((answer.bundles, answer.next_page_token))
         };
@@ -110,16 +114,9 @@ impl Client {
             bundle_id: bundle_id.into().to_string(),
         };
         let answer = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    raw.get_bundle(request)
-                        .await
-                        .map(tonic::Response::into_inner)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.get_bundle(request).await
+            })
             .await?;
         let status = answer.status.ok_or_else(|| WireError::missing("status"));
         status
@@ -148,16 +145,9 @@ impl Client {
         const METHOD: &str = "ListClusterNodes";
         let request = manager::ListClusterNodesRequest {};
         let answer = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    raw.list_cluster_nodes(request)
-                        .await
-                        .map(tonic::Response::into_inner)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.list_cluster_nodes(request).await
+            })
             .await?;
         read_all(METHOD, "nodes", answer.nodes)
     }
@@ -185,19 +175,14 @@ impl Client {
         const METHOD: &str = "JobSearch";
         let request = manager::JobSearchRequest::from(&search);
         let found = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    let mut jobs = Vec::new();
-                    let mut stream = raw.job_search(request).await?.into_inner();
-                    while let Some(job) = stream.message().await? {
-                        jobs.push(job);
-                    }
-                    Ok(jobs)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                let mut jobs = Vec::new();
+                let mut stream = raw.job_search(request).await?.into_inner();
+                while let Some(job) = stream.message().await? {
+                    jobs.push(job);
+                }
+                Ok(tonic::Response::new(jobs))
+            })
             .await?;
         read_all(METHOD, "jobs", found)
     }

@@ -100,16 +100,9 @@ impl Client {
             verify: query.verify,
         };
         let answer = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    raw.get_audit_log(request)
-                        .await
-                        .map(tonic::Response::into_inner)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.get_audit_log(request).await
+            })
             .await?;
         let bad = |error: WireError| bad_answer(METHOD, error);
         let checkpoint = answer.checkpoint.map(AuditCheckpoint::try_from);

@@ -53,14 +53,9 @@ impl Client {
             stale_ok: false,
         };
         let answer = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    raw.kv_get(request).await.map(tonic::Response::into_inner)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.kv_get(request).await
+            })
             .await?;
         let entry = answer.entry.map(KvEntry::try_from).transpose();
         entry.map_err(|error| bad_answer(METHOD, error.under("entry")))
@@ -96,14 +91,9 @@ impl Client {
                 page_token,
             };
             let answer = self
-                .inner
-                .perform(
-                    self.reading(METHOD),
-                    request,
-                    |mut raw, request| async move {
-                        raw.kv_list(request).await.map(tonic::Response::into_inner)
-                    },
-                )
+                .read(METHOD, request, |mut raw, request| async move {
+                    raw.kv_list(request).await
+                })
                 .await?;
             schema_version.store(answer.schema_version, Relaxed);
             Ok((answer.entries, answer.next_page_token))

@@ -200,16 +200,9 @@ impl Client {
             node_id: Some((&node_id.into()).into()),
         };
         let answer = self
-            .inner
-            .perform(
-                self.reading(METHOD),
-                request,
-                |mut raw, request| async move {
-                    raw.get_node_idle_expiry(request)
-                        .await
-                        .map(tonic::Response::into_inner)
-                },
-            )
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.get_node_idle_expiry(request).await
+            })
             .await?;
         let set = |ms: u64| (ms != 0).then(|| Duration::from_millis(ms));
         Ok(IdleExpiry {
