@@ -12,6 +12,11 @@ use greenroom_types::id::{JobId, JobName};
 use greenroom_types::inventory::NodeInventory;
 use serde::{Deserialize, Serialize};
 
+/// Code of the refusal while no instance has run yet and nothing is known to be wrong.
+pub const STARTING: &str = "starting";
+/// Code of the refusal while the Manager's snapshot is being received.
+pub const HYDRATING: &str = "hydrating";
+
 /// How the control plane stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

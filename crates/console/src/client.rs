@@ -2,7 +2,7 @@
 //! on this machine, and a tool asks once.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greenroom_auto::Recording;
@@ -24,13 +24,18 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{
-    BundleRequest, BundleRow, ErrorBody, Health, Node, Pending, PlaceRequest, Placed, Why,
+    BundleRequest, BundleRow, ErrorBody, HYDRATING, Health, Node, Pending, PlaceRequest, Placed,
+    STARTING, Why,
 };
 
 /// Time for a connection; the server is on this machine.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Time for an answer: an acting call waits for the Manager, which has 30 s.
 const ANSWER: Duration = Duration::from_secs(35);
+/// A control plane that is starting is asked again after this pause,
+const STARTING_PAUSE: Duration = Duration::from_millis(100);
+/// and is to be in service within this time.
+const STARTING_MAX: Duration = Duration::from_secs(20);
 /// Longest answer taken: lists of ten thousand nodes with their inventories fit.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Longest server-sent event taken.
@@ -267,17 +272,33 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<T, ClientError> {
-        let asked = async {
-            let (status, body, _connection) = self.send(method, path, body).await?;
-            let bytes = self.whole(body).await?;
-            if !status.is_success() {
-                return Err(self.refused(status, &bytes));
+        let begun = Instant::now();
+        loop {
+            let asked = self.ask_once(method.clone(), path, body.clone());
+            let answer = tokio::time::timeout(ANSWER, asked)
+                .await
+                .unwrap_or_else(|_| Err(self.broken(format!("no answer within {ANSWER:?}"))));
+            match answer {
+                Err(refused) if refused.is_early() && begun.elapsed() < STARTING_MAX => {
+                    tokio::time::sleep(STARTING_PAUSE).await;
+                }
+                answer => return answer,
             }
-            serde_json::from_slice(&bytes).map_err(|error| self.bad_answer(error))
-        };
-        tokio::time::timeout(ANSWER, asked)
-            .await
-            .unwrap_or_else(|_| Err(self.broken(format!("no answer within {ANSWER:?}"))))
+        }
+    }
+
+    async fn ask_once<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<T, ClientError> {
+        let (status, body, _connection) = self.send(method, path, body).await?;
+        let bytes = self.whole(body).await?;
+        if !status.is_success() {
+            return Err(self.refused(status, &bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| self.bad_answer(error))
     }
 
     async fn send(
@@ -347,6 +368,15 @@ impl Client {
             address: self.address.clone(),
             problem: problem.to_string(),
         }
+    }
+}
+
+// === impl ClientError ===
+
+impl ClientError {
+    /// The control plane is not in service yet, and did nothing of what it was asked.
+    fn is_early(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == STARTING || code == HYDRATING)
     }
 }
 

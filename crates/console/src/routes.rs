@@ -24,8 +24,8 @@ use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    BODY_BYTES_MAX, BundleRequest, BundleRow, Health, Node, Pending, Phase, PlaceRequest, Placed,
-    SeatState, Why,
+    BODY_BYTES_MAX, BundleRequest, BundleRow, HYDRATING, Health, Node, Pending, Phase,
+    PlaceRequest, Placed, STARTING, SeatState, Why,
 };
 use crate::failure::Failure;
 use crate::prometheus::{self, Shown};
@@ -333,10 +333,22 @@ async fn bundles(State(shared): Ctx) -> Answer<Vec<BundleRow>> {
 /// The instance, in whatever phase.
 pub(crate) fn present(shared: &Shared) -> Result<AutoManager, Failure> {
     shared.provider.instance().ok_or_else(|| {
-        let why = shared.provider.problem();
-        let why = why.unwrap_or_else(|| "it has not started yet".to_owned());
-        let message = format!("no instance runs at the moment: {why}");
-        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "noInstance", message)
+        let standby = matches!(shared.provider.seat(), Seat::Standby(_));
+        let (code, message) = match shared.provider.problem() {
+            Some(why) => (
+                "noInstance",
+                format!("no instance runs at the moment: {why}"),
+            ),
+            None if standby => (
+                "noInstance",
+                "this control plane is a standby; ask the active one".to_owned(),
+            ),
+            None => (
+                STARTING,
+                "the control plane is starting; ask again in a moment".to_owned(),
+            ),
+        };
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
     })
 }
 
@@ -347,7 +359,7 @@ fn live(shared: &Shared) -> Result<AutoManager, Failure> {
     let (code, message) = match instance.phase() {
         InstancePhase::Live => return Ok(instance),
         InstancePhase::Hydrating => (
-            "hydrating",
+            HYDRATING,
             "the Manager's snapshot is being received; ask again in a moment",
         ),
         InstancePhase::Closed => (

@@ -2,6 +2,7 @@
 //! without workers, so a job stays without a place.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use greenroom_auto::types::bundle::{Bundle, BundleJob, Launch, Requirements};
 use greenroom_auto::types::job::{Container, Service};
@@ -37,6 +38,20 @@ impl Provider for Waits {
             ..Holder::default()
         };
         Seat::Standby(Some(holder))
+    }
+}
+
+/// One that is starting: its instance is there once it was asked for a few times.
+struct Late {
+    instance: AutoManager,
+    before: AtomicU32,
+}
+
+impl Provider for Late {
+    fn instance(&self) -> Option<AutoManager> {
+        let left = self.before.load(Ordering::Relaxed);
+        self.before.store(left.saturating_sub(1), Ordering::Relaxed);
+        (left == 0).then(|| self.instance.clone())
     }
 }
 
@@ -264,6 +279,22 @@ async fn a_standby_tells_who_is_active() {
     };
     assert_eq!((health.phase, health.seat), (Phase::Waiting, expected));
     served.end().await;
+}
+
+#[tokio::test]
+async fn a_control_plane_that_is_starting_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let manager = manager(&dir).await;
+    let instance = instance(&manager).await;
+    let late = Late {
+        instance: instance.clone(),
+        before: AtomicU32::new(3),
+    };
+    let served = Served::new(late).await;
+    assert_eq!(served.client().pools().await.unwrap(), ["studio".into()]);
+    served.end().await;
+    instance.close().await;
+    manager.shutdown().await.unwrap();
 }
 
 #[tokio::test]
