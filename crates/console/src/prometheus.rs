@@ -1,12 +1,8 @@
 //! Counters and gauges as Prometheus reads them (METR-09): text, one family after the other.
 
-use std::fmt::Write as _;
-
 use greenroom_auto::Checks;
+use greenroom_metrics::{Kind, Page};
 use greenroom_policy::Metrics;
-
-/// The type of the text, as a scraper expects it.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What is shown.
 pub(crate) struct Shown {
@@ -15,43 +11,6 @@ pub(crate) struct Shown {
     pub(crate) jobs_unplaced: usize,
     pub(crate) jobs_scheduled: usize,
     pub(crate) migrations: usize,
-}
-
-#[derive(Default)]
-struct Page(String);
-
-// === impl Page ===
-
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.0, "# HELP {name} {help}");
-        let _ = writeln!(self.0, "# TYPE {name} {kind}");
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.family(name, kind, help);
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-
-    fn of_pool(&mut self, name: &str, pool: &str, value: f64) {
-        let pool = escaped(pool);
-        let _ = writeln!(self.0, "{name}{{pool=\"{pool}\"}} {value}");
-    }
-}
-
-/// A label's value between its quotes.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 /// The page; without an instance in service it says no more than that.
@@ -63,11 +22,13 @@ pub(crate) fn page(shown: Option<&Shown>) -> String {
     let mut page = Page::default();
     page.one(
         "greenroom_control_live",
-        "gauge",
+        Kind::Gauge,
         "1 while the control plane is in service.",
         f64::from(u8::from(shown.is_some())),
     );
-    let Some(shown) = shown else { return page.0 };
+    let Some(shown) = shown else {
+        return page.into_text();
+    };
     let Shown {
         metrics, checks, ..
     } = shown;
@@ -109,7 +70,7 @@ pub(crate) fn page(shown: Option<&Shown>) -> String {
             checks.standing as f64,
         ),
     ] {
-        page.one(name, "gauge", help, value);
+        page.one(name, Kind::Gauge, help, value);
     }
     for (name, help, value) in [
         (
@@ -163,10 +124,10 @@ pub(crate) fn page(shown: Option<&Shown>) -> String {
             checks.found,
         ),
     ] {
-        page.one(name, "counter", help, value as f64);
+        page.one(name, Kind::Counter, help, value as f64);
     }
     pools(&mut page, metrics);
-    page.0
+    page.into_text()
 }
 
 #[allow(
@@ -196,9 +157,9 @@ fn pools(page: &mut Page, metrics: &Metrics) {
         ),
     ];
     for (name, help, value) in families {
-        page.family(name, "gauge", help);
+        page.family(name, Kind::Gauge, help);
         for pool in &metrics.pools {
-            page.of_pool(name, pool.pool_name.as_str(), value(pool));
+            page.sample(&[("pool", pool.pool_name.as_str())], value(pool));
         }
     }
 }
@@ -210,42 +171,6 @@ mod tests {
     use greenroom_policy::metrics::PoolMetrics;
 
     use super::*;
-
-    /// Reads a page as a scraper does, strictly: every sample belongs to the family ahead of it, no
-    /// family stands twice, counters end in `_total`.
-    fn parse(text: &str) -> BTreeMap<String, f64> {
-        let mut samples = BTreeMap::new();
-        let mut families = std::collections::BTreeSet::new();
-        let (mut family, mut kind) = (String::new(), String::new());
-        assert!(text.ends_with('\n'));
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# HELP ") {
-                let (name, help) = rest.split_once(' ').expect("a text");
-                assert!(help.ends_with('.'), "{line}");
-                assert!(families.insert(name.to_owned()), "{name} stands twice");
-                family = name.to_owned();
-            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, sort) = rest.split_once(' ').expect("a kind");
-                assert_eq!(name, family);
-                assert_eq!(sort == "counter", name.ends_with("_total"), "{line}");
-                assert!(["counter", "gauge"].contains(&sort), "{line}");
-                kind = sort.to_owned();
-            } else {
-                let (name, value) = line.rsplit_once(' ').expect("a value");
-                let bare = name.split('{').next().expect("a name");
-                assert_eq!(bare, family, "{line}");
-                assert!(!kind.is_empty());
-                assert!(
-                    bare.bytes()
-                        .all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
-                    "{bare}"
-                );
-                let value = value.parse().expect("a number");
-                assert!(samples.insert(name.to_owned(), value).is_none(), "{name}");
-            }
-        }
-        samples
-    }
 
     fn shown() -> Shown {
         let pool = |name: &str, node_count| PoolMetrics {
@@ -285,7 +210,7 @@ mod tests {
     // spec: METR-09
     #[test]
     fn every_counter_and_gauge_is_on_the_page() {
-        let samples = parse(&page(Some(&shown())));
+        let samples = greenroom_metrics::samples(&page(Some(&shown()))).unwrap();
         for (name, value) in [
             ("greenroom_control_live", 1.0),
             ("greenroom_control_start_time_seconds", 1_767_225_600.5),
@@ -324,7 +249,7 @@ mod tests {
 
     #[test]
     fn without_an_instance_the_page_says_so() {
-        let samples = parse(&page(None));
+        let samples = greenroom_metrics::samples(&page(None)).unwrap();
         assert_eq!(
             samples,
             BTreeMap::from([("greenroom_control_live".to_owned(), 0.0)])

@@ -241,7 +241,7 @@ async fn exposition(State(shared): Ctx) -> Response {
             migrations: migrations.iter().filter(|it| !is_over(it.phase)).count(),
         }
     });
-    let kind = [(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)];
+    let kind = [(header::CONTENT_TYPE, greenroom_metrics::CONTENT_TYPE)];
     (kind, prometheus::page(shown.as_ref())).into_response()
 }
 

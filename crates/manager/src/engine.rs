@@ -2,10 +2,11 @@
 //! the one way to propose a command.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use greenroom_auth::Role;
 use greenroom_ledger::{Called, Command, Fresh, Ledger, check_payload};
+use greenroom_metrics::Histogram;
 use greenroom_store::{ProposeError, Room, Store};
 use greenroom_types::call::{Call, Refusal, Reply, Status};
 use tokio::sync::watch;
@@ -29,6 +30,7 @@ struct Parts {
     vault: Vault,
     member: String,
     payloads: Payloads,
+    commit_times: Histogram,
     stopping: watch::Sender<bool>,
 }
 
@@ -65,6 +67,7 @@ impl Engine {
             vault,
             member,
             payloads: Payloads::default(),
+            commit_times: Histogram::default(),
             stopping,
         }))
     }
@@ -91,6 +94,16 @@ impl Engine {
 
     pub(crate) fn payloads(&self) -> &Payloads {
         &self.0.payloads
+    }
+
+    /// How long commands took to become durable (API-21).
+    pub(crate) fn commit_times(&self) -> &Histogram {
+        &self.0.commit_times
+    }
+
+    /// Whether this member takes part in commits: it serves, and its store works.
+    pub(crate) fn commits(&self) -> bool {
+        !*self.0.stopping.borrow() && self.0.store.failure().is_none()
     }
 
     pub(crate) fn store(&self) -> &Store<Recorded> {
@@ -172,8 +185,16 @@ impl Engine {
                 return Ok((self.read_at(|_, revision| revision), answer));
             }
         };
-        let store = self.0.store.clone();
-        tokio::spawn(async move { store.propose(command).await })
+        let parts = Arc::clone(&self.0);
+        let proposed = async move {
+            let begun = Instant::now();
+            let committed = parts.store.propose(command).await;
+            if committed.is_ok() {
+                parts.commit_times.note(begun.elapsed());
+            }
+            committed
+        };
+        tokio::spawn(proposed)
             .await
             .unwrap_or(Err(ProposeError::Stopped))
     }

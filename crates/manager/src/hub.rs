@@ -8,6 +8,7 @@
 mod queue;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom_ledger::{Change, What};
@@ -31,6 +32,8 @@ pub(crate) struct Hub {
     inner: Mutex<Inner>,
     /// Seq of the latest change handed out, for who waits for it.
     published: watch::Sender<u64>,
+    /// Events handed to streams so far.
+    sent: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +87,7 @@ impl Hub {
             settings,
             inner: Mutex::default(),
             published: watch::Sender::new(0),
+            sent: AtomicU64::new(0),
         }
     }
 
@@ -174,6 +178,23 @@ impl Hub {
                 .is_some()
         });
         self.published.send_replace(inner.seq);
+    }
+
+    /// Counts an event that was handed to a stream.
+    pub(crate) fn count_sent(&self) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Events handed to streams so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// How much waits for each subscriber.
+    pub(crate) fn depths(&self) -> Vec<usize> {
+        let inner = self.lock();
+        let queues = inner.subscribers.iter().filter_map(Weak::upgrade);
+        queues.map(|queue| queue.depth()).collect()
     }
 
     /// Seq of the latest change handed out, as it grows.

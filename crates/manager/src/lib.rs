@@ -17,6 +17,7 @@ mod guard;
 mod hub;
 mod links;
 mod machine;
+mod metrics;
 mod payloads;
 mod server;
 mod settings;
@@ -26,7 +27,7 @@ mod vault;
 
 pub use server::{Running, StartError, check, start};
 pub use settings::{
-    AuthSettings, CertificateRole, EventSettings, LinkSettings, ListenSettings, Settings,
-    SignedSettings, TlsFiles,
+    AuthSettings, CertificateRole, EventSettings, LinkSettings, ListenSettings, MetricsSettings,
+    Settings, SignedSettings, TlsFiles,
 };
 pub use status_log::{StatusLayer, StatusLog};

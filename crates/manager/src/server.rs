@@ -22,10 +22,11 @@ use crate::clock::SystemClock;
 use crate::conductor::{self, Conductor};
 use crate::doors::Doors;
 use crate::engine::Engine;
-use crate::guard::{Guard, Keyring, Keys};
+use crate::guard::{self, Guard, Keyring, Keys};
 use crate::hub::Hub;
 use crate::links::Links;
 use crate::machine::Recorded;
+use crate::metrics::{self, CallsLayer, MetricsServer, Tally};
 use crate::settings::Settings;
 use crate::status_log::StatusLog;
 use crate::vault::Prepared;
@@ -48,6 +49,7 @@ pub struct Running {
     conducting: JoinHandle<()>,
     backing_up: JoinHandle<()>,
     watching: JoinHandle<()>,
+    metrics: Option<MetricsServer>,
 }
 
 /// Why a Manager did not start. Nothing was changed.
@@ -75,6 +77,17 @@ pub enum StartError {
         /// What it lacks.
         lacks: &'static str,
     },
+    /// Metrics would be open to others; a scraper shows no credential.
+    #[error(
+        "metrics at {address} would be open to others: metrics.listen takes an address of this machine, as 127.0.0.1:9467"
+    )]
+    MetricsOpen {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The descriptions of the calls, which are part of the program, cannot be read (API-22).
+    #[error("the descriptions of the calls cannot be read: {0}")]
+    Descriptions(String),
     /// A certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] greenroom_tls::Error),
@@ -106,6 +119,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         urls,
         watched,
     } = Doors::open(&settings).await?;
+    let metrics_door = metrics::open(settings.metrics.as_ref()).await?;
 
     let prepared = Prepared::read(&settings).map_err(StartError::SecretsKey)?;
     let clock = SystemClock::new();
@@ -168,11 +182,26 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let keyring = Arc::new(Keyring::new(settings.auth, keys, audience));
     let watching = tokio::spawn(watched.watch(Arc::clone(&keyring)));
 
+    let tally = Tally::default();
+    let metrics =
+        metrics_door.map(|door| MetricsServer::start(door, engine.clone(), tally.clone()));
+    let reflection = || {
+        let set = greenroom_proto::FILE_DESCRIPTOR_SET;
+        let described = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(set);
+        guard::services().fold(described, |described, name| {
+            described.with_service_name(name)
+        })
+    };
+    let undescribed =
+        |error: tonic_reflection::server::Error| StartError::Descriptions(error.to_string());
+
     let (close, closed) = oneshot::channel();
     let chain = Chain::verify_in_background(&engine);
     let api = ManagerApi::new(engine.clone(), Arc::clone(&links), urls, chain);
     let service = ManagerServer::new(api).max_decoding_message_size(MESSAGE_MAX);
     let serving = Server::builder()
+        .layer(CallsLayer(tally))
         .layer(LimitsLayer)
         .layer(Guard::new(keyring, asks))
         .http2_keepalive_interval(Some(KEEPALIVE / 2))
@@ -180,6 +209,8 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         .add_service(service)
         .add_service(HealthServer::new(HealthApi::new(engine.clone())))
         .add_service(LogsServer::new(LogsApi::new(engine.clone())))
+        .add_service(reflection().build_v1().map_err(undescribed)?)
+        .add_service(reflection().build_v1alpha().map_err(undescribed)?)
         .serve_with_incoming_shutdown(greenroom_tls::incoming(doors), async {
             // An error means that the handle was dropped, which ends the Manager as well.
             let _ = closed.await;
@@ -196,6 +227,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         conducting,
         backing_up,
         watching,
+        metrics,
     })
 }
 
@@ -208,6 +240,7 @@ pub fn check(settings: &Settings) -> Result<(), StartError> {
     Doors::permit(settings)?;
     load_keys(settings)?;
     Doors::check(settings)?;
+    metrics::permit(settings.metrics.as_ref())?;
     Prepared::read(settings).map_err(StartError::SecretsKey)?;
     Ok(())
 }
@@ -260,6 +293,12 @@ impl Running {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where metrics are served (API-21).
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(MetricsServer::address)
     }
 
     /// What opening the store did.

@@ -1,6 +1,6 @@
 //! Settings of a Manager.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub struct Settings {
     pub links: LinkSettings,
     /// Event fan-out.
     pub events: EventSettings,
+    /// Where metrics are served; none: nowhere (API-21).
+    pub metrics: Option<MetricsSettings>,
     /// Mutating calls are refused below this much free disk (STORE-09).
     pub min_free_bytes: u64,
     /// A regular backup is made this often (STORE-05).
@@ -92,6 +94,15 @@ pub struct CertificateRole {
     pub role: Role,
 }
 
+/// Where metrics are served (API-21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// The address; of this machine only, as a scraper shows no credential.
+    pub listen: SocketAddr,
+    /// Nobody named it: where another has taken it, the Manager warns and does without.
+    pub is_default: bool,
+}
+
 /// Lines to workers.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSettings {
@@ -126,6 +137,17 @@ pub struct EventSettings {
     pub heartbeat: Duration,
 }
 
+// === impl MetricsSettings ===
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9467),
+            is_default: true,
+        }
+    }
+}
+
 // === impl Settings ===
 
 impl Settings {
@@ -144,6 +166,7 @@ impl Settings {
             waits: KeeperSettings::default(),
             links: LinkSettings::default(),
             events: EventSettings::default(),
+            metrics: None,
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
         }

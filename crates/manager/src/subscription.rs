@@ -174,6 +174,7 @@ impl Subscription {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 self.heartbeat_at = Instant::now() + self.engine.hub().settings().heartbeat;
+                self.engine.hub().count_sent();
                 return Ok(event);
             }
             let now = self.engine.clock().now();

@@ -201,6 +201,12 @@ mod tests {
                 "the key \"bundleId\" stands twice",
             ),
             ("bundleId: *x\n", "names no anchor"),
+            ("tags: {[a]: 2}\n", "expected text"),
+            ("bundleId: x\n[: ]\n", "a key must be followed by ':'"),
+            (
+                &format!("tags: {}{}\n", "[".repeat(3_000), "]".repeat(3_000)),
+                "nested deeper",
+            ),
             ("- 1\n", "expected a mapping of keys, found a list"),
             (
                 "hello\n",

@@ -71,13 +71,16 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T>, Probl
 /// A fault of form in plain words. The parser knows where it is; the text read again as a tree knows
 /// at which key, what is expected there and what stands there instead.
 fn explain<T: DeserializeOwned>(file: &str, text: &str, error: &serde_saphyr::Error) -> Problem {
+    let trees = documents(text);
+    // A text that is no tree has a fault of form, which counts before whatever was expected there.
+    let error = trees.as_ref().err().unwrap_or(error);
     let places = Locations::of(text).unwrap_or_default();
     let position = error.location().map(|at| Position {
         line: at.line(),
         column: at.column(),
     });
     let path = position.and_then(|at| places.path_at(at));
-    let fault = documents(text).and_then(|trees| {
+    let fault = trees.as_ref().ok().and_then(|trees| {
         let faults = trees.iter().map(tree::read_written::<T>).enumerate();
         faults
             .filter_map(|(document, read)| Some((document, read.err()?)))
@@ -102,9 +105,9 @@ fn explain<T: DeserializeOwned>(file: &str, text: &str, error: &serde_saphyr::Er
     }
 }
 
-/// The documents of a text as trees; none when it is no YAML.
-fn documents(text: &str) -> Option<Vec<serde_json::Value>> {
-    serde_saphyr::from_multiple_with_options(text, locate::positions_only()).ok()
+/// The documents of a text as trees.
+fn documents(text: &str) -> Result<Vec<serde_json::Value>, serde_saphyr::Error> {
+    serde_saphyr::from_multiple_with_options(text, locate::positions_only())
 }
 
 /// Only `true` and `false` are booleans: a node may be called `n`, a tag may be `on`.
@@ -185,9 +188,13 @@ fn plain(message: &str) -> String {
         Some((words, place)) if is_place(place) => words,
         _ => first,
     };
-    if words == "recursion limit exceeded" {
-        return "this is nested deeper than what is read".to_owned();
-    }
+    let words = match words {
+        "recursion limit exceeded" => "this is nested deeper than what is read",
+        "expected string scalar" => "expected text",
+        "expected mapping start" => "expected a mapping of keys",
+        "simple key expected ':'" => "a key must be followed by ':'",
+        other => other,
+    };
     words.to_owned()
 }
 

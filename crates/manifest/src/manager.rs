@@ -25,6 +25,52 @@ pub struct ManagerFile {
     /// File of the key that seals secrets on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets_key_file: Option<PathBuf>,
+    /// Counts and gauges for a scraper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsFile>,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetricsFile {
+    /// An address of this machine; none, written as an empty text: nowhere.
+    #[serde(with = "address_or_nothing")]
+    pub listen: Option<SocketAddr>,
+}
+
+/// An address, or none as an empty text.
+mod address_or_nothing {
+    use std::net::SocketAddr;
+
+    use serde::de::{Deserialize, Deserializer, Error, Unexpected};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(
+        address: &Option<SocketAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => serializer.collect_str(address),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let unread = |_| {
+            D::Error::invalid_value(
+                Unexpected::Str(&text),
+                &"an address as 127.0.0.1:9467, or \"\"",
+            )
+        };
+        text.parse().map(Some).map_err(unread)
+    }
 }
 
 /// A member of the Manager's cluster.

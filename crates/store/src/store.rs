@@ -259,6 +259,11 @@ impl<M: Machine> Store<M> {
         self.inner.reserve.lend(&self.inner.directory.root)
     }
 
+    /// Why the store cannot go on, where that is so.
+    pub fn failure(&self) -> Option<FatalError> {
+        self.inner.fatal.get()
+    }
+
     /// Resolves when the store cannot go on; the process then ends with exit code 9
     /// (STORE-12). Never resolves otherwise.
     pub fn fatal(&self) -> impl Future<Output = FatalError> + Send + 'static {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use greenroom_auth::Role;
 use greenroom_manager::{
-    AuthSettings, CertificateRole, ListenSettings, Running, Settings, SignedSettings, StartError,
-    StatusLog, TlsFiles,
+    AuthSettings, CertificateRole, ListenSettings, MetricsSettings, Running, Settings,
+    SignedSettings, StartError, StatusLog, TlsFiles,
 };
 use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
 use greenroom_store::{FatalError, OpenError, ProposeError};
@@ -57,7 +57,10 @@ impl Manager {
         }
         let mut settings = match &self.config {
             Some(file) => read_settings(file)?,
-            None => Settings::new(DATA_DIR, DEFAULT_LISTEN),
+            None => Settings {
+                metrics: Some(MetricsSettings::default()),
+                ..Settings::new(DATA_DIR, DEFAULT_LISTEN)
+            },
         };
         if let Some(folder) = self.data_dir {
             settings.data_dir = folder;
@@ -143,6 +146,13 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
             })
             .collect(),
     };
+    settings.metrics = match written.metrics {
+        None => Some(MetricsSettings::default()),
+        Some(metrics) => metrics.listen.map(|listen| MetricsSettings {
+            listen,
+            is_default: false,
+        }),
+    };
     settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
     Ok(settings)
 }
@@ -167,10 +177,13 @@ pub(crate) async fn start(settings: Settings, status_log: StatusLog) -> Result<R
 fn refused(error: &StartError) -> Failure {
     let exit = match error {
         StartError::Listen { .. } => Exit::AddressTaken,
-        StartError::Insecure { .. } | StartError::Tls(_) | StartError::Auth(_) => Exit::BadInput,
+        StartError::Insecure { .. }
+        | StartError::MetricsOpen { .. }
+        | StartError::Tls(_)
+        | StartError::Auth(_) => Exit::BadInput,
         StartError::SecretsKey(_) => Exit::WrongKey,
         StartError::Open(ProposeError::Fatal(_)) => Exit::DiskFailed,
-        StartError::Open(_) => Exit::Failed,
+        StartError::Open(_) | StartError::Descriptions(_) => Exit::Failed,
         StartError::Store(error) => match error {
             OpenError::Locked { .. } => Exit::Locked,
             OpenError::NewerSchema { .. } => Exit::TooNew,

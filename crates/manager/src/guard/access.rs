@@ -95,8 +95,21 @@ const MANAGER: &[(&str, Access)] = &[
 const SERVICES: &[(&str, &[(&str, Access)])] = &[
     ("greenroom.logs.Logs", &[("Read", VIEWER)]),
     ("grpc.health.v1.Health", &[("Check", OPEN), ("Watch", OPEN)]),
+    (
+        "grpc.reflection.v1.ServerReflection",
+        &[("ServerReflectionInfo", VIEWER)],
+    ),
+    (
+        "grpc.reflection.v1alpha.ServerReflection",
+        &[("ServerReflectionInfo", VIEWER)],
+    ),
     ("norsk.api.manager.Manager", MANAGER),
 ];
+
+/// Names of the services.
+pub(super) fn services() -> impl Iterator<Item = &'static str> {
+    SERVICES.iter().map(|(name, _)| *name)
+}
 
 /// What the call at this path, `/SERVICE/METHOD`, asks for; none for what is no call of the Manager.
 pub(super) fn of(path: &str) -> Option<Access> {
@@ -112,6 +125,7 @@ const STREAMS: &[&str] = &[
     "EventStream",
     "JobSearch",
     "Read",
+    "ServerReflectionInfo",
     "Watch",
 ];
 /// Calls by which people and programs stop what must not go on; nothing else may hold them up.
@@ -142,19 +156,29 @@ mod tests {
     use std::collections::BTreeSet;
 
     use prost::Message as _;
-    use prost_types::FileDescriptorSet;
+    use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
     use super::*;
 
     /// Served by workers, whose callers prove themselves otherwise (SEC-05).
     const ELSEWHERE: [&str; 1] = ["/norsk.api.worker.Worker/NodeControllerStream"];
 
+    /// Of every service that the Manager serves.
+    fn files() -> Vec<FileDescriptorProto> {
+        let sets = [
+            greenroom_proto::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ];
+        let decoded = sets.map(|set| FileDescriptorSet::decode(set).unwrap());
+        decoded.into_iter().flat_map(|set| set.file).collect()
+    }
+
     // spec: SEC-03
     #[test]
     fn every_call_of_the_surface_has_a_role_and_nothing_else_is_served() {
-        let set = FileDescriptorSet::decode(greenroom_proto::FILE_DESCRIPTOR_SET).unwrap();
-        let surface: BTreeSet<String> = set
-            .file
+        let files = files();
+        let surface: BTreeSet<String> = files
             .iter()
             .flat_map(|file| {
                 file.service.iter().flat_map(move |service| {
@@ -197,8 +221,8 @@ mod tests {
     // spec: LIM-05, LIM-06
     #[test]
     fn exactly_the_calls_that_are_answered_by_a_stream_are_taken_for_streams() {
-        let set = FileDescriptorSet::decode(greenroom_proto::FILE_DESCRIPTOR_SET).unwrap();
-        let services = set.file.iter().flat_map(|file| &file.service);
+        let files = files();
+        let services = files.iter().flat_map(|file| &file.service);
         let streams: BTreeSet<&str> = services
             .filter(|service| service.name() != "Worker")
             .flat_map(|service| &service.method)
@@ -228,12 +252,13 @@ mod tests {
             (CONTROL, "control-plane"),
             (ADMIN, "admin"),
         ] {
-            let calls: Vec<&str> = SERVICES
+            let mut calls: Vec<&str> = SERVICES
                 .iter()
                 .flat_map(|(_, calls)| calls.iter())
                 .filter(|(_, access)| *access == needed)
                 .map(|(call, _)| *call)
                 .collect();
+            calls.dedup();
             rows.push(format!("| {name} | {} |", calls.join(", ")));
         }
         for row in rows {

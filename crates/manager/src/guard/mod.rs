@@ -163,6 +163,16 @@ impl Guard {
     }
 }
 
+/// Names of the services that are served.
+pub(crate) fn services() -> impl Iterator<Item = &'static str> {
+    access::services()
+}
+
+/// Whether there is a call at this path.
+pub(crate) fn is_served(path: &str) -> bool {
+    access::of(path).is_some()
+}
+
 /// Where a call came from; calls that came over no connection come from this machine.
 pub(crate) fn address(extensions: &Extensions) -> IpAddr {
     let peer = extensions.get::<Peer>();

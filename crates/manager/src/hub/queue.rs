@@ -94,6 +94,11 @@ impl Queue {
         }
     }
 
+    /// How much waits.
+    pub(super) fn depth(&self) -> usize {
+        self.lock().full
+    }
+
     pub(super) fn push_all(&self, changes: &[Arc<Change>]) {
         let mut waiting = self.lock();
         for change in changes {

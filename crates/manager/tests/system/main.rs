@@ -7,6 +7,7 @@ mod events;
 mod hard;
 mod jobs;
 mod kv;
+mod metrics;
 mod nodes;
 mod register;
 mod relay;

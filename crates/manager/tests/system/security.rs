@@ -19,8 +19,11 @@ use greenroom_testkit::{TestManager, job, within};
 use greenroom_tls::mint::{self, Minted, Purpose};
 use greenroom_tls::{ClientTls, Identity, Trust, authorities};
 use tempfile::TempDir;
-use tonic::Code;
 use tonic::transport::Channel;
+use tonic::{Code, Request};
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 const LASTS: Duration = Duration::from_secs(86_400);
 const NEVER: Option<Wall> = None;
@@ -148,6 +151,33 @@ fn server(ca: &Minted) -> Minted {
     let names = ["127.0.0.1".to_owned()];
     let now = SystemTime::now();
     mint::signed(ca, "manager", &names, Purpose::Server, now, LASTS).unwrap()
+}
+
+// spec: API-22
+#[tokio::test]
+async fn reflection_is_for_those_who_may_read() {
+    let guarded = Guarded::start().await;
+    let channel = guarded.channel().await;
+    let ask = async |token: Option<&AccessToken>| {
+        let mut client = ServerReflectionClient::new(channel.clone());
+        let question = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let mut request = Request::new(tokio_stream::iter([question]));
+        if let Some(token) = token {
+            let bearer = format!("Bearer {}", token.expose());
+            request
+                .metadata_mut()
+                .insert("authorization", bearer.parse().unwrap());
+        }
+        let answers = client.server_reflection_info(request).await?;
+        answers.into_inner().message().await
+    };
+    let refused = ask(None).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    let answer = ask(Some(&guarded.viewer)).await.unwrap();
+    assert!(answer.expect("an answer").message_response.is_some());
 }
 
 // spec: SEC-02, SEC-03
