@@ -56,6 +56,21 @@ pub(crate) fn check(body: &str) -> char {
 mod tests {
     use super::*;
 
+    // spec: LOCAL-03
+    #[test]
+    fn a_token_is_256_bits_in_base32_between_its_mark_and_a_check_character() {
+        let bytes: [u8; 32] = std::array::from_fn(|i| i as u8 * 3);
+        let token = SlotToken::from_random(bytes);
+        let text = token.expose();
+        let (body, last) = text.strip_prefix("grt_").unwrap().split_at(52);
+        assert_eq!(base32::decode(ALPHABET, body).unwrap(), bytes);
+        assert_eq!(last.len(), 1);
+        assert!(
+            text.bytes()
+                .all(|it| it.is_ascii_alphanumeric() || it == b'_')
+        );
+    }
+
     #[test]
     fn a_token_reads_back_and_a_typing_slip_shows() {
         let token = SlotToken::from_random(std::array::from_fn(|i| i as u8 * 7));

@@ -1,6 +1,7 @@
 //! What every part of the Manager shares: the store with the ledger in it, the hub, the clock, and
 //! the one way to propose a command.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use crate::clock::SystemClock;
 use crate::hub::Hub;
 use crate::machine::{Answer, Recorded};
 use crate::payloads::Payloads;
+use crate::settings::License;
 use crate::status_log::StatusLog;
 use crate::vault::Vault;
 
@@ -28,10 +30,21 @@ struct Parts {
     clock: SystemClock,
     status_log: StatusLog,
     vault: Vault,
-    member: String,
+    fixed: Fixed,
     payloads: Payloads,
     commit_times: Histogram,
     stopping: watch::Sender<bool>,
+}
+
+/// What stays as the settings said it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fixed {
+    /// Name of this member.
+    pub(crate) member: String,
+    /// Namespaces of the key/value store that take an admin (KV-09).
+    pub(crate) kv_admin_namespaces: BTreeSet<String>,
+    /// For the workers (SEC-08).
+    pub(crate) license: License,
 }
 
 /// Who calls.
@@ -56,7 +69,7 @@ impl Engine {
         clock: SystemClock,
         status_log: StatusLog,
         vault: Vault,
-        member: String,
+        fixed: Fixed,
     ) -> Self {
         let stopping = watch::Sender::new(false);
         Self(Arc::new(Parts {
@@ -65,7 +78,7 @@ impl Engine {
             clock,
             status_log,
             vault,
-            member,
+            fixed,
             payloads: Payloads::default(),
             commit_times: Histogram::default(),
             stopping,
@@ -89,7 +102,25 @@ impl Engine {
     }
 
     pub(crate) fn member(&self) -> &str {
-        &self.0.member
+        &self.0.fixed.member
+    }
+
+    pub(crate) fn license(&self) -> &License {
+        &self.0.fixed.license
+    }
+
+    /// Some namespaces take an admin to read and to write (KV-09).
+    pub(crate) fn refuse_namespace(&self, caller: &Caller, namespace: &str) -> Result<(), Refusal> {
+        let is_kept = self.0.fixed.kv_admin_namespaces.contains(namespace);
+        if !is_kept || caller.role.covers(Role::Admin) {
+            return Ok(());
+        }
+        let message = format!(
+            "the namespace {namespace:?} needs the role admin; the credential {:?} has the role {}",
+            caller.actor, caller.role
+        );
+        let refusal = Refusal::new(Status::PermissionDenied, "role_required", message);
+        Err(refusal.with("role", Role::Admin.as_str()))
     }
 
     pub(crate) fn payloads(&self) -> &Payloads {
@@ -223,6 +254,9 @@ impl Engine {
         mut call: Call,
     ) -> Result<(u64, Reply), Refusal> {
         self.refuse_stopping()?;
+        if let Call::KvCommit(commit) = &call {
+            self.refuse_namespace(&caller, &commit.namespace)?;
+        }
         if let Call::StartJob(start) = &mut call
             && let Some(state) = start.migration_state.take()
         {

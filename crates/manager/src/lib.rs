@@ -27,7 +27,7 @@ mod vault;
 
 pub use server::{Running, StartError, check, start};
 pub use settings::{
-    AuthSettings, CertificateRole, EventSettings, LinkSettings, ListenSettings, MetricsSettings,
-    Settings, SignedSettings, TlsFiles,
+    AuthSettings, CertificateRole, EventSettings, License, LinkSettings, ListenSettings,
+    MetricsSettings, Settings, SignedSettings, TlsFiles,
 };
 pub use status_log::{StatusLayer, StatusLog};

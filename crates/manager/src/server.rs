@@ -21,7 +21,7 @@ use crate::backup;
 use crate::clock::SystemClock;
 use crate::conductor::{self, Conductor};
 use crate::doors::Doors;
-use crate::engine::Engine;
+use crate::engine::{Engine, Fixed};
 use crate::guard::{self, Guard, Keyring, Keys};
 use crate::hub::Hub;
 use crate::links::Links;
@@ -110,6 +110,7 @@ pub enum StartError {
 /// # Errors
 /// See [`StartError`]; the port is taken first, so that a second Manager on it touches no store.
 pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, StartError> {
+    greenroom_tls::raise_descriptor_limit();
     Doors::permit(&settings)?;
     let keys = load_keys(&settings)?;
     let Doors {
@@ -135,8 +136,12 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let vault = store
         .read(|recorded: &Recorded| prepared.begin(&recorded.0))
         .map_err(StartError::SecretsKey)?;
-    let member = settings.member_name.clone();
-    let engine = Engine::new(store, hub, clock, status_log, vault, member);
+    let fixed = Fixed {
+        member: settings.member_name.clone(),
+        kv_admin_namespaces: settings.kv_admin_namespaces,
+        license: settings.license,
+    };
+    let engine = Engine::new(store, hub, clock, status_log, vault, fixed);
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
     let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {

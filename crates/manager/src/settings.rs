@@ -1,5 +1,6 @@
 //! Settings of a Manager.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +36,10 @@ pub struct Settings {
     pub events: EventSettings,
     /// Where metrics are served; none: nowhere (API-21).
     pub metrics: Option<MetricsSettings>,
+    /// Namespaces of the key/value store that take an admin (KV-09).
+    pub kv_admin_namespaces: BTreeSet<String>,
+    /// What every worker is told at its hello (SEC-08).
+    pub license: License,
     /// Mutating calls are refused below this much free disk (STORE-09).
     pub min_free_bytes: u64,
     /// A regular backup is made this often (STORE-05).
@@ -92,6 +97,15 @@ pub struct CertificateRole {
     pub subject: String,
     /// What its holder may do.
     pub role: Role,
+}
+
+/// A licence of the jobs' media software, for the workers. It is passed on as it is (SEC-08).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct License {
+    /// Its text; empty for none.
+    pub text: String,
+    /// The signature on it; empty for none.
+    pub signature: String,
 }
 
 /// Where metrics are served (API-21).
@@ -167,6 +181,8 @@ impl Settings {
             links: LinkSettings::default(),
             events: EventSettings::default(),
             metrics: None,
+            kv_admin_namespaces: BTreeSet::new(),
+            license: License::default(),
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
         }

@@ -1,6 +1,7 @@
 //! Settings of a Manager and contexts of its callers, as files say them. Paths are as written; whoever
 //! opens them takes relative ones from the folder of the file.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -28,6 +29,28 @@ pub struct ManagerFile {
     /// Counts and gauges for a scraper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFile>,
+    /// The key/value store.
+    pub kv: Kv,
+    /// What workers are told.
+    pub workers: Workers,
+}
+
+/// The key/value store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Kv {
+    /// Namespaces that take an admin to read and to write.
+    pub admin_namespaces: BTreeSet<String>,
+}
+
+/// What workers are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Workers {
+    /// Text of a licence for the jobs' media software, passed on as it is.
+    pub license: String,
+    /// The signature on it.
+    pub signature: String,
 }
 
 /// Where metrics are served.

@@ -6,6 +6,7 @@
 //! nothing to fall back to. Who may do what is not decided here.
 
 mod client;
+mod descriptors;
 mod identity;
 mod io;
 pub mod mint;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 pub use client::{ClientTls, Trust, connector, pinned_channel};
+pub use descriptors::raise_descriptor_limit;
 pub use identity::{Identity, Pin, authorities, fingerprint};
 pub use io::{Io, Peer, TlsPeer};
 pub use server::{Door, Incoming, ServerTls, incoming};

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::descriptors::Ceiling;
 use crate::io::{Io, Peer};
 use crate::{ALPN, Error, Identity, explain, provider};
 
@@ -100,6 +101,7 @@ pub fn incoming(doors: Vec<Door>) -> Incoming {
 
 async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
     let places = Arc::new(Semaphore::new(door.connections_max));
+    let ceiling = Ceiling::new();
     let mut shaking = JoinSet::new();
     loop {
         let (stream, address) = tokio::select! {
@@ -118,6 +120,10 @@ async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
             tracing::warn!(%address, max = door.connections_max, "too many connections; one is closed");
             continue;
         };
+        if ceiling.is_reached(&stream) {
+            tracing::warn!(%address, "nearly all file descriptors are in use; a connection is closed");
+            continue;
+        }
         // Only latency is lost without it.
         let _ = stream.set_nodelay(true);
         let peer = Peer {

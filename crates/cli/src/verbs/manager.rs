@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use greenroom_auth::Role;
 use greenroom_manager::{
-    AuthSettings, CertificateRole, ListenSettings, MetricsSettings, Running, Settings,
+    AuthSettings, CertificateRole, License, ListenSettings, MetricsSettings, Running, Settings,
     SignedSettings, StartError, StatusLog, TlsFiles,
 };
 use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
@@ -152,6 +152,11 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
             listen,
             is_default: false,
         }),
+    };
+    settings.kv_admin_namespaces = written.kv.admin_namespaces;
+    settings.license = License {
+        text: written.workers.license,
+        signature: written.workers.signature,
     };
     settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
     Ok(settings)

@@ -291,3 +291,17 @@ fn the_value_of_a_node_goes_with_its_record() {
     let node = w.ledger.node(&"c1".into()).unwrap();
     assert_eq!(node.idle_expiry_ms, None);
 }
+
+// spec: LOCAL-19
+#[test]
+fn an_owned_server_is_never_ended_for_being_empty() {
+    let mut k = Kept::new(world(10 * MINUTE));
+    k.pass(MINUTE);
+    k.w.now = k.now().wall;
+    k.w.node("n1");
+    cloud(&mut k.w, "c1");
+    k.seen();
+    k.pass(30 * 24 * 60 * MINUTE);
+    assert_eq!(k.node_state("n1"), Some(NodeState::Running));
+    assert_ne!(k.node_state("c1"), Some(NodeState::Running), "the other is");
+}

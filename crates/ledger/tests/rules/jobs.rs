@@ -1,12 +1,12 @@
 //! Rules about jobs: their definition, their starts, their end, and repeatable calls.
 
 use crate::common::*;
-use greenroom_ledger::{Config, Link};
+use greenroom_ledger::{Config, Limits, Link, Provider};
 use greenroom_types::Millis;
 use greenroom_types::call::{Call, Detail, Reply, Status};
 use greenroom_types::job::{
-    HistoryKind, HostPort, JobState, LeasePolicy, MediaVersion, PortMapping, Protocol, Service,
-    StopReason,
+    HistoryKind, HostPort, Job, JobState, LeasePolicy, MediaVersion, PortMapping, Protocol,
+    Service, StopReason, VolumeMount,
 };
 use greenroom_types::node::InstanceState;
 
@@ -587,4 +587,90 @@ fn the_oldest_request_ids_go_first() {
     };
     assert!(again(&mut w, "b", "r2").is_ok());
     assert_eq!(again(&mut w, "a", "r1").unwrap_err().reason, "job_exists");
+}
+
+// spec: LIM-04
+#[test]
+fn what_is_beyond_a_limit_is_refused_with_the_limit_and_what_is_at_it_is_not() {
+    type Grow = fn(&mut Job, usize);
+    let grows: [(&str, usize, Grow); 6] = [
+        ("services", 64, |job, count| {
+            let named = |index| Service {
+                name: format!("s{index}"),
+                ..job.services[0].clone()
+            };
+            job.services = (0..count).map(named).collect();
+        }),
+        ("ports", 256, |job, count| {
+            let port = |number| PortMapping {
+                container_port: number,
+                ..PortMapping::default()
+            };
+            let ports = (1..).take(count).map(port);
+            job.services[0].parameters.port_mappings = ports.collect();
+        }),
+        ("environment", 512, |job, count| {
+            let variables = (0..count).map(|index| (format!("V{index}"), String::new()));
+            job.services[0].parameters.environment = variables.collect();
+        }),
+        ("volumes", 64, |job, count| {
+            let mount = |index| VolumeMount {
+                volume_name: format!("v{index}"),
+                container_path: format!("/v{index}"),
+                read_only: false,
+            };
+            job.services[0].parameters.volume_mounts = (0..count).map(mount).collect();
+        }),
+        ("configuration_bytes", 128 * 1024, |job, count| {
+            job.services[0].configuration = "x".repeat(count);
+        }),
+        ("configuration_bytes", 128 * 1024, |job, count| {
+            job.manager_configuration = "x".repeat(count);
+        }),
+    ];
+    let mut w = World::new();
+    for (place, (what, limit, grow)) in grows.into_iter().enumerate() {
+        let mut at = job(&format!("at-{place}"));
+        grow(&mut at, limit);
+        w.call(Call::CreateJob(Box::new(at))).expect(what);
+        let mut beyond = job(&format!("beyond-{place}"));
+        grow(&mut beyond, limit + 1);
+        let refusal = w.refused(Call::CreateJob(Box::new(beyond)));
+        assert_eq!(refusal.status, Status::ResourceExhausted, "{what}");
+        assert_eq!(refusal.reason, format!("too_many_{what}"));
+        assert_eq!(refusal.details["expected"], Detail::Int(limit as i64));
+    }
+}
+
+// spec: LIM-04
+#[test]
+fn jobs_bundles_and_nodes_have_their_limits_too() {
+    let defaults = Limits::default();
+    assert_eq!(
+        (defaults.nodes, defaults.jobs, defaults.bundles),
+        (20_000, 500_000, 100_000)
+    );
+    let mut w = World::with(Config {
+        limits: Limits {
+            nodes: 1,
+            jobs: 2,
+            bundles: 1,
+            ..defaults
+        },
+        providers: [(Provider::Aws, ["eu".to_owned()].into())].into(),
+        ..Config::default()
+    });
+    w.create("a");
+    w.call(Call::CreateBundle(Box::new(bundle("b", &["e"], 1))))
+        .unwrap();
+    let reason = |w: &mut World, call| w.refused(call).reason;
+    assert_eq!(
+        reason(&mut w, Call::CreateJob(Box::new(job("c")))),
+        "too_many_jobs"
+    );
+    w.call(Call::DeleteJob("a".into())).unwrap();
+    let second = Call::CreateBundle(Box::new(bundle("c", &["e"], 1)));
+    assert_eq!(reason(&mut w, second), "too_many_bundles");
+    w.call(crate::nodes::aws("n1")).unwrap();
+    assert_eq!(reason(&mut w, crate::nodes::aws("n2")), "too_many_nodes");
 }

@@ -7,6 +7,7 @@ use greenroom_types::call::{Refusal, Status};
 use greenroom_types::kv::KvEntry;
 
 use super::ManagerApi;
+use crate::engine::Caller;
 
 /// An entry with the schema version of the state it was read from, so that all pages of one listing
 /// tell the same one.
@@ -28,7 +29,12 @@ impl Listed {
 // === impl ManagerApi ===
 
 impl ManagerApi {
-    pub(super) fn get_key(&self, request: &KvGetRequest) -> Result<KvGetResponse, tonic::Status> {
+    pub(super) fn get_key(
+        &self,
+        caller: &Caller,
+        request: &KvGetRequest,
+    ) -> Result<KvGetResponse, tonic::Status> {
+        self.open_namespace(caller, &request.namespace)?;
         if request.key.is_empty() {
             let refusal = Refusal::new(Status::InvalidArgument, "bad_kv", "key is empty");
             return Err(write_refusal(&refusal.with("path", "key")));
@@ -45,8 +51,10 @@ impl ManagerApi {
 
     pub(super) fn list_keys(
         &self,
+        caller: &Caller,
         request: &KvListRequest,
     ) -> Result<KvListResponse, tonic::Status> {
+        self.open_namespace(caller, &request.namespace)?;
         let (found, schema_version) = self
             .engine()
             .read(|ledger| {
@@ -81,5 +89,10 @@ impl ManagerApi {
             entries: listed.iter().map(|it| (&it.entry).into()).collect(),
             next_page_token,
         })
+    }
+
+    fn open_namespace(&self, caller: &Caller, namespace: &str) -> Result<(), tonic::Status> {
+        let opened = self.engine().refuse_namespace(caller, namespace);
+        opened.map_err(|refusal| write_refusal(&refusal))
     }
 }

@@ -143,16 +143,16 @@ macro_rules! calls {
                 &self,
                 request: Request<pb::KvGetRequest>,
             ) -> Result<Response<pb::KvGetResponse>, Status> {
-                self.caller(&request)?;
-                self.get_key(request.get_ref()).map(Response::new)
+                let caller = self.caller(&request)?;
+                self.get_key(&caller, request.get_ref()).map(Response::new)
             }
 
             async fn kv_list(
                 &self,
                 request: Request<pb::KvListRequest>,
             ) -> Result<Response<pb::KvListResponse>, Status> {
-                self.caller(&request)?;
-                self.list_keys(request.get_ref()).map(Response::new)
+                let caller = self.caller(&request)?;
+                self.list_keys(&caller, request.get_ref()).map(Response::new)
             }
 
             async fn cluster_member_register(

@@ -301,12 +301,15 @@ impl Session<'_> {
             .engine
             .read(|ledger| ledger.node(&node_id).map(|node| node.report_acked));
         let identity = self.dialler.engine.store().identity();
+        let license = self.dialler.engine.license().clone();
         let response = NodeControllerMessage {
             generation: identity.generation,
             message: Some(Out::HelloResponse(WorkerHelloResponse {
                 generation: identity.generation,
                 member: self.dialler.engine.member().to_owned(),
                 report_acked: acked.unwrap_or_default(),
+                license: license.text,
+                signature: license.signature,
                 ..WorkerHelloResponse::default()
             })),
             ..NodeControllerMessage::default()

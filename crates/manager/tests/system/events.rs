@@ -638,3 +638,41 @@ async fn a_search_shows_what_a_start_waits_for_until_it_runs() {
     watch.until_last("late", "running").await;
     assert_eq!(last_info().await, None);
 }
+
+// spec: EVT-01, FIELD-65
+#[tokio::test]
+async fn the_first_change_after_a_snapshot_is_the_next_one_while_others_write() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let writer = tokio::spawn({
+        let client = manager.client().await;
+        async move {
+            for number in 0..400 {
+                client.create_job(job(&format!("j{number}"))).await.unwrap();
+            }
+        }
+    });
+    for _ in 0..20 {
+        let mut raw = Raw::open(&client, asked(1)).await;
+        raw.snapshot().await;
+        let snapshot = raw.seq;
+        let shown = raw.mirror.jobs.len();
+        if writer.is_finished() {
+            client
+                .create_job(job(&format!("late-{snapshot}")))
+                .await
+                .unwrap();
+        }
+        let mut first = raw.next().await;
+        while is_heartbeat(&first) {
+            first = raw.next().await;
+        }
+        assert_eq!(first.seq, snapshot + 1);
+        assert_eq!(
+            raw.mirror.jobs.len(),
+            shown + 1,
+            "it is not in the snapshot"
+        );
+    }
+    writer.await.unwrap();
+}

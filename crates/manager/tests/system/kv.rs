@@ -6,6 +6,8 @@ use greenroom_sdk::types::kv::{KvCommit, KvWrite};
 use greenroom_sdk::{CallOptions, Error};
 use greenroom_testkit::TestManager;
 
+use super::security::Guarded;
+
 fn commit(writes: Vec<KvWrite>) -> KvCommit {
     KvCommit {
         namespace: "rota".to_owned(),
@@ -145,5 +147,53 @@ async fn a_value_above_its_limit_is_refused_by_name() {
     assert_eq!(
         refused.metadata().get("greenroom-reason").unwrap(),
         "bad_kv"
+    );
+}
+
+// spec: KV-09
+#[tokio::test]
+async fn namespaces_that_are_kept_for_admins_are_neither_read_nor_written_by_others() {
+    let guarded = Guarded::start_with(|settings| {
+        settings.kv_admin_namespaces = ["keys".to_owned()].into();
+    })
+    .await;
+    let operator = guarded.with(&guarded.operator).await;
+    let admin = guarded.manager.client().await;
+    let keys = |writes| KvCommit {
+        namespace: "keys".to_owned(),
+        ..commit(writes)
+    };
+    admin
+        .kv_commit(keys(vec![KvWrite::set("a", *b"x")]))
+        .await
+        .unwrap();
+    let refused = [
+        operator.kv_get("keys", "a").await.map(drop),
+        operator.kv_list("keys", "").await.map(drop),
+        operator
+            .kv_commit(keys(vec![KvWrite::delete("a")]))
+            .await
+            .map(drop),
+    ];
+    for outcome in refused {
+        let Err(Error::PermissionDenied(refusal)) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(refusal.reason, "role_required");
+        assert_eq!(refusal.details["role"], Detail::Text("admin".to_owned()));
+    }
+    let kept = admin.kv_get("keys", "a").await.unwrap();
+    assert_eq!(&*kept.expect("the key").value, b"x");
+
+    // Any other namespace is an operator's; a viewer has none.
+    operator
+        .kv_commit(commit(vec![KvWrite::set("a", *b"x")]))
+        .await
+        .unwrap();
+    let viewer = guarded.with(&guarded.viewer).await;
+    let outcome = viewer.kv_get("rota", "a").await;
+    assert!(
+        matches!(outcome, Err(Error::PermissionDenied(_))),
+        "{outcome:?}"
     );
 }

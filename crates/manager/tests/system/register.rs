@@ -18,7 +18,7 @@ async fn copy_of(worker: &FakeWorker) -> FakeWorker {
     FakeWorker::with_token(worker.token().clone(), "another machine").await
 }
 
-// spec: LOCAL-07, HARDM-12
+// spec: LOCAL-03, LOCAL-07, HARDM-12
 #[tokio::test]
 async fn a_copied_token_opens_nothing_and_disturbs_nobody() {
     let manager = TestManager::start().await;

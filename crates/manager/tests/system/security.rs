@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use greenroom_auth::{AccessToken, Role, SecretsKey};
-use greenroom_manager::{CertificateRole, ListenSettings, StartError, TlsFiles};
+use greenroom_manager::{CertificateRole, License, ListenSettings, StartError, TlsFiles};
 use greenroom_proto::health::HealthCheckRequest;
 use greenroom_proto::health::health_client::HealthClient;
 use greenroom_proto::manager::ListNodesRequest;
 use greenroom_sdk::types::Wall;
 use greenroom_sdk::types::call::Detail;
+use greenroom_sdk::types::job::HistoryKind;
 use greenroom_sdk::{
     Access, Client, Error, EventSettings, Settings, StreamItem, Token, TokenSource,
 };
@@ -30,12 +31,12 @@ const NEVER: Option<Wall> = None;
 const LONG_AGO: Option<Wall> = Some(Wall(1_000_000_000_000));
 
 /// A Manager with a second door, and everything that opens it.
-struct Guarded {
-    manager: TestManager,
+pub(super) struct Guarded {
+    pub(super) manager: TestManager,
     folder: TempDir,
     ca: Minted,
-    viewer: AccessToken,
-    operator: AccessToken,
+    pub(super) viewer: AccessToken,
+    pub(super) operator: AccessToken,
     ended: AccessToken,
 }
 
@@ -43,6 +44,10 @@ struct Guarded {
 
 impl Guarded {
     async fn start() -> Self {
+        Self::start_with(|_| ()).await
+    }
+
+    pub(super) async fn start_with(adjust: impl FnOnce(&mut greenroom_manager::Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ca = mint::authority("test CA", SystemTime::now()).unwrap();
         let tokens = [(); 3].map(|()| AccessToken::generate());
@@ -78,6 +83,7 @@ impl Guarded {
                     subject: "CN=control".to_owned(),
                     role: Role::ControlPlane,
                 }];
+                adjust(settings);
             })
             .await,
             folder,
@@ -121,7 +127,7 @@ impl Guarded {
         within("an answer", Client::connect(settings)).await
     }
 
-    async fn with(&self, token: &AccessToken) -> Client {
+    pub(super) async fn with(&self, token: &AccessToken) -> Client {
         self.connect(self.access(Some(token))).await.unwrap()
     }
 
@@ -441,4 +447,55 @@ async fn slot_secrets_are_sealed_on_disk_and_another_key_changes_nothing() {
     // With its key it knows its worker again.
     manager.run().await;
     worker.wait_greeted(2).await;
+}
+
+// spec: HIST-06
+#[tokio::test]
+async fn what_a_job_was_before_a_change_is_told_without_history_and_secrets() {
+    let guarded = Guarded::start().await;
+    let client = guarded.with(&guarded.operator).await;
+    let mut changed = job("news");
+    changed.secret_env = vec!["KEY".to_owned()];
+    changed.services[0].parameters.environment = vec![
+        ("KEY".to_owned(), "hunter2".to_owned()),
+        ("PORT".to_owned(), "1".to_owned()),
+    ];
+    let hash = client.create_job(changed.clone()).await.unwrap();
+    changed.services[0].parameters.environment[1].1 = "2".to_owned();
+    client.update_job(changed, hash).await.unwrap();
+
+    for token in [&guarded.viewer, &guarded.operator] {
+        let reader = guarded.with(token).await;
+        let (state, _events) = reader.event_stream(EventSettings::default()).await.unwrap();
+        let told = &state.active_jobs[0].job;
+        let Some(HistoryKind::Updated { previous }) = told.history.last().map(|it| &it.kind) else {
+            panic!("{told:?}")
+        };
+        let variables = &previous.services[0].parameters.environment;
+        assert_eq!(variables[0], ("KEY".to_owned(), "***".to_owned()));
+        assert_eq!(variables[1], ("PORT".to_owned(), "1".to_owned()));
+        assert!(!format!("{state:?}").contains("hunter2"));
+    }
+}
+
+// spec: SEC-08
+#[tokio::test]
+async fn a_licence_is_passed_on_to_workers_as_it_is() {
+    let manager = TestManager::start_with(|settings| {
+        settings.license = License {
+            text: "media; until 2030".to_owned(),
+            signature: "c2lnbmVk".to_owned(),
+        };
+    })
+    .await;
+    let worker = manager.worker("n1").await;
+    worker.wait_greeted(1).await;
+    let licence = r#"license: "media; until 2030", signature: "c2lnbmVk""#;
+    assert!(worker.heard().contains(licence), "{}", worker.heard());
+
+    let without = TestManager::start().await;
+    let worker = without.worker("n1").await;
+    worker.wait_greeted(1).await;
+    let none = r#"license: "", signature: """#;
+    assert!(worker.heard().contains(none), "{}", worker.heard());
 }
