@@ -30,7 +30,7 @@ async fn connections_are_refused_while_descriptors_are_left_for_store_and_worker
     }]);
     // Both ends of each connection are this process's.
     let mut held = Vec::new();
-    let mut refused = loop {
+    let refused = loop {
         let mut caller = TcpStream::connect(address).await.unwrap();
         let mut byte = [0];
         tokio::select! {
@@ -45,11 +45,10 @@ async fn connections_are_refused_while_descriptors_are_left_for_store_and_worker
     assert!(held.len() > 50, "{}", held.len());
     // The refused caller's own end still counts; the door's does not.
     let files: Vec<File> = (0..60).map(|_| File::open("/dev/null").unwrap()).collect();
-    drop(files);
+    drop((files, refused));
 
     // With room again, connections are taken again.
     held.truncate(10);
-    refused = TcpStream::connect(address).await.unwrap();
+    let _again = TcpStream::connect(address).await.unwrap();
     doors.next().await.unwrap().unwrap();
-    drop(refused);
 }
