@@ -19,12 +19,14 @@ mod links;
 mod machine;
 mod metrics;
 mod payloads;
+mod restore;
 mod server;
 mod settings;
 mod status_log;
 mod subscription;
 mod vault;
 
+pub use restore::restore;
 pub use server::{Running, StartError, check, start};
 pub use settings::{
     AuthSettings, CertificateRole, EventSettings, License, LinkSettings, ListenSettings,

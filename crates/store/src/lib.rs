@@ -27,6 +27,7 @@ mod fatal;
 mod log;
 mod machine;
 mod network;
+pub mod offline;
 mod output;
 mod raft;
 mod record;

@@ -18,7 +18,9 @@ use crate::directory::{Directory, Identity, with_side_files};
 use crate::error::OpenError;
 use crate::log::LogFile;
 use crate::machine::Machine;
+use crate::offline::PutBack;
 use crate::raft::{Leader, Members, Peer, StoredMembers, Vote};
+use crate::sqlite::{self, Peek};
 use crate::state::{self, Standing, StateFile};
 
 type Recovered<M> = (LogFile, StateFile, M, BootOutcome);
@@ -121,6 +123,49 @@ pub(crate) fn recover<M: Machine>(
         return Err(recovery.failed(&rejected.join("; ")));
     };
     recovery.new_log(generation, &furthest)
+}
+
+/// Makes a copy that verified the truth of a folder, whatever it holds.
+pub(crate) fn put_back<M: Machine>(
+    config: &StoreConfig,
+    directory: &Directory,
+    named: Option<&Identity>,
+    copy: &Path,
+    standing: Standing,
+) -> Result<PutBack, OpenError> {
+    let recovery = Recovery {
+        config,
+        directory,
+        named,
+        now_ms: config.clock.wall_ms(),
+        file: copy.to_owned(),
+        cause: "it cannot be put back".to_owned(),
+    };
+    // One that is no longer whole says so with the other files that are kept.
+    let path = directory.log();
+    let log = match sqlite::peek(&path) {
+        Ok(Peek::Schema(_)) => LogFile::open(&path).ok(),
+        _ => None,
+    };
+    let generation = log.map(|log| log.identity.generation);
+    let candidate = Candidate {
+        path: Some(copy.to_owned()),
+        standing,
+    };
+    let (log, _, _, outcome) = recovery.new_log::<M>(generation, &candidate)?;
+    let BootOutcome::Restored {
+        damaged_kept_as: kept_as,
+        loss,
+        ..
+    } = outcome
+    else {
+        return Err(recovery.failed("nothing was put back"));
+    };
+    Ok(PutBack {
+        identity: log.identity,
+        loss,
+        kept_as,
+    })
 }
 
 fn describe<M>(directory: &Directory, found: &Found<M>) -> (PathBuf, String) {

@@ -532,7 +532,7 @@ fn raft_config(config: &StoreConfig, identity: &Identity) -> Config {
     }
 }
 
-fn file_info(path: &Path) -> io::Result<FileInfo> {
+pub(crate) fn file_info(path: &Path) -> io::Result<FileInfo> {
     let [main, wal, _] = crate::directory::with_side_files(path);
     let wal = std::fs::metadata(wal).map_or(0, |file| file.len());
     Ok(FileInfo {

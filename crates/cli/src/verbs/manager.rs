@@ -89,7 +89,7 @@ impl Manager {
 }
 
 /// Folder of the store when nothing names one.
-const DATA_DIR: &str = "greenroom-data/manager";
+pub(super) const DATA_DIR: &str = "greenroom-data/manager";
 /// Where the API is served when nothing says so.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6789);
 
@@ -189,19 +189,24 @@ fn refused(error: &StartError) -> Failure {
         StartError::SecretsKey(_) => Exit::WrongKey,
         StartError::Open(ProposeError::Fatal(_)) => Exit::DiskFailed,
         StartError::Open(_) | StartError::Descriptions(_) => Exit::Failed,
-        StartError::Store(error) => match error {
-            OpenError::Locked { .. } => Exit::Locked,
-            OpenError::NewerSchema { .. } => Exit::TooNew,
-            OpenError::StoreMissing { .. } => Exit::StoreMissing,
-            OpenError::Unreadable { .. } => Exit::Unreadable,
-            _ => Exit::DiskFailed,
-        },
+        StartError::Store(error) => unopened(error),
     };
     let failure = Failure::new(exit, chain(error));
     match exit {
         Exit::DiskFailed if is_full(error) => failure.hint(FULL_HINT),
         Exit::AddressTaken => failure.hint("--listen HOST:PORT chooses another address"),
         _ => failure,
+    }
+}
+
+/// The exit code of a store that is not opened.
+pub(super) const fn unopened(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Locked { .. } => Exit::Locked,
+        OpenError::NewerSchema { .. } => Exit::TooNew,
+        OpenError::StoreMissing { .. } => Exit::StoreMissing,
+        OpenError::Unreadable { .. } => Exit::Unreadable,
+        _ => Exit::DiskFailed,
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod node;
 pub(crate) mod scenario;
 pub(crate) mod schema;
 pub(crate) mod spares;
+pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod up;
 mod wait;

@@ -16,4 +16,5 @@ mod manifests;
 mod operator;
 mod processes;
 mod secure;
+mod store;
 mod tools;
