@@ -89,6 +89,7 @@ impl Client {
             method: request.name(),
             request_id: Some(self.request_id(options.request_id)?),
             deadline: Instant::now() + timeout,
+            stop: self.stop.clone(),
         };
         dispatch! { self.inner, tries, request;
             CreateJob => create_job,

@@ -35,6 +35,8 @@ use crate::version::{HelloInfo, VersionInfo};
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
+    /// Ends the calls of this handle.
+    pub(crate) stop: CancellationToken,
     _closes: Arc<DropGuard>,
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct Tries {
     /// Present on calls that change something.
     pub(crate) request_id: Option<MetadataValue<Ascii>>,
     pub(crate) deadline: Instant,
+    /// Given by the caller.
+    pub(crate) stop: CancellationToken,
 }
 
 // === impl Client ===
@@ -121,8 +125,30 @@ impl Client {
         let closes = Arc::new(inner.closed.clone().drop_guard());
         Ok(Self {
             inner,
+            stop: CancellationToken::new(),
             _closes: closes,
         })
+    }
+
+    /// The same client with a handle whose calls end once `stop` is cancelled: the cancel is sent to
+    /// the Manager, and the call ends [`Error::Cancelled`], which says whether it may have taken
+    /// effect (SDK-11). Other handles and event streams go on. It replaces a token given before.
+    ///
+    /// ```no_run
+    /// use tokio_util::sync::CancellationToken;
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// let stop = CancellationToken::new();
+    /// let listing = client.until(stop.clone());
+    /// let nodes = listing.list_nodes().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn until(&self, stop: CancellationToken) -> Self {
+        Self {
+            stop,
+            ..self.clone()
+        }
     }
 
     /// Version of the member's build, as of the last Hello (SDK-03).
@@ -311,6 +337,12 @@ impl Inner {
         let mut failures = 0;
         // A try may have arrived though its answer did not.
         let mut maybe_done = false;
+        if tries.stop.is_cancelled() {
+            return Err(Error::Cancelled {
+                method,
+                outcome_unknown: false,
+            });
+        }
         loop {
             let (failed, last) = match self.link(method) {
                 Err(Error::ConnectionLost { cause, .. }) => (0, Last::Lost(cause)),
@@ -325,7 +357,7 @@ impl Inner {
                     request.set_timeout(tries.deadline.saturating_duration_since(Instant::now()));
                     let sent = tokio::select! {
                         biased;
-                        () = self.closed.cancelled() => {
+                        () = self.ended(&tries.stop) => {
                             return Err(Error::Cancelled { method, outcome_unknown: mutating });
                         }
                         answer = send(link.raw(), request) => answer,
@@ -364,7 +396,7 @@ impl Inner {
             }
             tokio::select! {
                 biased;
-                () = self.closed.cancelled() => {
+                () = self.ended(&tries.stop) => {
                     return Err(Error::Cancelled { method, outcome_unknown: maybe_done });
                 }
                 () = tokio::time::sleep_until(tries.deadline) => {
@@ -372,6 +404,14 @@ impl Inner {
                 }
                 () = self.pause(backoff.pause(&self.dice), failed) => {}
             }
+        }
+    }
+
+    /// Resolves when the client is closed or the caller's token is cancelled.
+    async fn ended(&self, stop: &CancellationToken) {
+        tokio::select! {
+            () = self.closed.cancelled() => {}
+            () = stop.cancelled() => {}
         }
     }
 

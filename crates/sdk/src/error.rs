@@ -145,7 +145,7 @@ pub enum Error {
         /// True when the call changes something and may have taken effect.
         outcome_unknown: bool,
     },
-    /// The client was closed (SDK-10).
+    /// The client was closed (SDK-10), or the caller's token was cancelled (SDK-11).
     #[error(
         "{method}: cancelled{}",
         if *.outcome_unknown { "; whether the call took effect is unknown" } else { "" }

@@ -238,6 +238,7 @@ impl Client {
             method,
             request_id: None,
             deadline: Instant::now() + self.inner.settings.call_timeout,
+            stop: self.stop.clone(),
         }
     }
 }

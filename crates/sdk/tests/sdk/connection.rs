@@ -1,9 +1,11 @@
 use std::time::Duration;
 
+use greenroom_sdk::proto::manager::ListNodesResponse;
 use greenroom_sdk::types::call::{Call, Status as RefusalStatus};
 use greenroom_sdk::{Client, ConnectionState, Error, Protocol, Settings, Skew, Token, TokenSource};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 use crate::fake::{Fake, quick, refusal};
 
@@ -230,6 +232,51 @@ async fn closing_ends_pending_calls_and_twice_is_fine() {
         "{error:?}"
     );
     assert!(client.raw().is_err());
+}
+
+// spec: SDK-11
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_server_and_says_what_is_known() {
+    let fake = Fake::start().await;
+    let client = fake.client().await;
+    let cancelled = |method, outcome_unknown| Error::Cancelled {
+        method,
+        outcome_unknown,
+    };
+    let stop = CancellationToken::new();
+    fake.hang("CreateJob");
+    let caller = client.until(stop.clone());
+    let pending = tokio::spawn(async move { caller.call(Call::CreateJob(Box::default())).await });
+    fake.until_hanging().await;
+    stop.cancel();
+    let error = pending.await.unwrap().unwrap_err();
+    assert_eq!(error, cancelled("CreateJob", true));
+    assert!(
+        error
+            .to_string()
+            .ends_with("whether the call took effect is unknown")
+    );
+    fake.until_cancelled().await;
+
+    // A call that only reads has no effect, and one that was not sent has none either.
+    let stop = CancellationToken::new();
+    fake.hang("ListNodes");
+    let caller = client.until(stop.clone());
+    let pending = tokio::spawn(async move { caller.list_nodes().await });
+    fake.until_hanging().await;
+    stop.cancel();
+    assert_eq!(
+        pending.await.unwrap().unwrap_err(),
+        cancelled("ListNodes", false)
+    );
+    fake.until_cancelled().await;
+    let late = client.until(stop).call(Call::DeleteJob("a".into())).await;
+    assert_eq!(late.unwrap_err(), cancelled("DeleteJob", false));
+    assert!(!fake.seen().iter().any(|seen| seen.method == "DeleteJob"));
+
+    // Other handles go on.
+    fake.give("ListNodes", ListNodesResponse::default());
+    assert_eq!(client.list_nodes().await.unwrap(), []);
 }
 
 // spec: SDK-10

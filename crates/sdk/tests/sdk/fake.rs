@@ -166,6 +166,12 @@ impl Fake {
         hanging.wait_for(|count| *count > 0).await.unwrap();
     }
 
+    /// Waits until no call hangs: all were cancelled.
+    pub(crate) async fn until_cancelled(&self) {
+        let mut hanging = self.state.hanging.subscribe();
+        hanging.wait_for(|count| *count == 0).await.unwrap();
+    }
+
     /// Ends every open status channel, which is how a member is seen to go away.
     pub(crate) fn go_away(&self) {
         self.state.generation.send_modify(|number| *number += 1);
@@ -173,6 +179,15 @@ impl Fake {
 
     pub(crate) async fn client(&self) -> Client {
         Client::connect(quick([self.url.clone()])).await.unwrap()
+    }
+}
+
+/// A call that hangs; the server drops it when the caller cancels.
+struct Hanging(Arc<State>);
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.hanging.send_modify(|count| *count -= 1);
     }
 }
 
@@ -241,6 +256,7 @@ impl Fake {
             Some(Answer::Refuse(status)) => Err(status),
             Some(Answer::Hang) => {
                 self.state.hanging.send_modify(|count| *count += 1);
+                let _hanging = Hanging(self.state.clone());
                 std::future::pending().await
             }
             None => {
