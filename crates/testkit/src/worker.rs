@@ -22,6 +22,7 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobInfo;
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
 use greenroom_types::{NodeId, StartId};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::Status;
@@ -112,8 +113,29 @@ impl FakeWorker {
 
     /// A worker with a token, on a machine of that id. It has not called in yet.
     pub async fn with_token(token: Token, machine_id: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0));
+        Self::listening(listener.await.expect("a free port"), token, machine_id).await
+    }
+
+    /// A worker of another machine at the address where this one was, which is gone.
+    pub async fn succeed(self, token: Token, machine_id: &str) -> Self {
+        let address = self.address;
+        drop(self);
+        let listener = within("the address to be free", async {
+            loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => break listener,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            }
+        });
+        Self::listening(listener.await, token, machine_id).await
+    }
+
+    async fn listening(listener: TcpListener, token: Token, machine_id: &str) -> Self {
         let state = Arc::new(watch::Sender::new(State::default()));
-        let (address, serving) = serve::begin(Arc::clone(&state), machine_id.to_owned()).await;
+        let begun = serve::begin(Arc::clone(&state), machine_id.to_owned(), listener);
+        let (address, serving) = begun.await;
         Self {
             address,
             token,

@@ -473,3 +473,49 @@ async fn an_elastic_node_has_an_idle_expiry_and_an_owned_server_has_none() {
     let refused = client.get_node_idle_expiry("nowhere").await.unwrap_err();
     assert_eq!(refused.reason(), "unknown_node");
 }
+
+// spec: FIELD-53
+#[tokio::test]
+async fn a_new_machine_at_the_address_of_a_dead_one_is_not_taken_for_it() {
+    let manager = TestManager::start_with(TestManager::patient).await;
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    let first = manager.worker("n1").await;
+    let start_id = running(&client, &mut watch, &first, "on-air").await;
+    let first_token = first.token().clone();
+    let slot = client.register_cluster_node("n2", "").await.unwrap();
+    let second = first.succeed(slot.token, "machine of n2").await;
+    watch.until_node("n1", NodeState::Unreachable).await;
+    second.call_in(&client).await.unwrap();
+    watch.until_node("n2", NodeState::Running).await;
+    running(&client, &mut watch, &second, "other").await;
+    let nodes = client.list_nodes().await.unwrap();
+    let state = |name: &str| {
+        nodes
+            .iter()
+            .find(|it| it.metadata.node_id.as_str() == name)
+            .unwrap()
+            .state
+    };
+    assert_eq!(state("n1"), NodeState::Unreachable);
+    assert_eq!((second.dialled(), second.greeted()), (1, 1));
+
+    // Ending the dead one touches nothing of the machine that has its address.
+    client.terminate_node("n1").await.unwrap();
+    watch.until_node("n1", NodeState::Stopping).await;
+    client.create_job(job("marker")).await.unwrap();
+    client.start_job(start("marker", "n2")).await.unwrap();
+    second.wait_provision("marker").await;
+    let told = second.heard();
+    assert!(!told.contains(start_id.as_str()), "{told}");
+    assert!(
+        second
+            .orders()
+            .iter()
+            .all(|order| order.stop_of("other").is_none())
+    );
+
+    // The first machine, back at another address, is itself.
+    let back = FakeWorker::with_token(first_token, "machine of n1").await;
+    assert_eq!(back.call_in(&client).await.unwrap().as_str(), "n1");
+}

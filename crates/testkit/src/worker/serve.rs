@@ -40,10 +40,8 @@ struct Api {
 pub(super) async fn begin(
     state: Arc<watch::Sender<State>>,
     machine_id: String,
+    listener: TcpListener,
 ) -> (SocketAddr, JoinHandle<()>) {
-    let listener = TcpListener::bind(("127.0.0.1", 0))
-        .await
-        .expect("a free port");
     let address = listener.local_addr().expect("the port's number");
     let tls = ServerTls::new(&identity(&machine_id), &[]).expect("its certificate can be used");
     let door = Door {
