@@ -7,7 +7,7 @@
 //! event stream over all kills and must see every seq of the epoch once, in order.
 
 mod client;
-mod daemon;
+pub(crate) mod daemon;
 mod watcher;
 
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ async fn rounds(
     Ok(())
 }
 
-fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let built = Command::new("cargo")
         .args([
             "build",

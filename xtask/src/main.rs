@@ -3,6 +3,7 @@
 mod bench;
 mod crash;
 mod explore;
+mod linear;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -23,6 +24,9 @@ enum Task {
     /// Runs a real Manager under load, kills it at random moments, restarts it and compares it with
     /// what was acknowledged.
     Crash(crash::Args),
+    /// Has callers change the same objects at the same time, kills the Manager in between, and looks
+    /// for an order that explains every answer.
+    Linear(linear::Args),
     /// Plays random courses of events against the policy and looks after each whether all is well.
     Explore(explore::Args),
 }
@@ -32,6 +36,7 @@ fn main() -> anyhow::Result<()> {
         Task::Tidy => tidy::run(&root()),
         Task::Bench(args) => bench::run(&root(), &args),
         Task::Crash(args) => crash::run(&root(), args),
+        Task::Linear(args) => linear::run(&root(), args),
         Task::Explore(args) => explore::run(args),
     }
 }

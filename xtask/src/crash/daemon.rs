@@ -21,8 +21,14 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) async fn start(binary: &Path, data_dir: &Path) -> Result<Self> {
+        Self::start_at(binary, data_dir, "127.0.0.1:0").await
+    }
+
+    /// At the address where it was before, so that its clients find it again.
+    pub(crate) async fn start_at(binary: &Path, data_dir: &Path, address: &str) -> Result<Self> {
+        let listen = address.strip_prefix("http://").unwrap_or(address);
         let mut child = Command::new(binary)
-            .args(["manager", "--listen", "127.0.0.1:0", "--json", "--data-dir"])
+            .args(["manager", "--json", "--listen", listen, "--data-dir"])
             .arg(data_dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
