@@ -6,13 +6,17 @@
 
 pub mod bundle;
 pub mod call;
+pub mod discovery;
 pub mod id;
 pub mod inventory;
 pub mod job;
+pub mod json;
 pub mod kv;
 pub mod node;
+pub mod overrides;
 pub mod payload;
 pub mod pool;
+pub mod replica;
 pub mod stream;
 pub mod time;
 pub mod tree;
