@@ -1,20 +1,26 @@
 //! Who is speaking and what they may do: proofs between Manager and worker by a key that both hold,
-//! tokens of people and programs, roles, slot tokens, secrets sealed for the disk, and the secret
-//! type that never prints itself.
+//! tokens of people and programs, roles, slot tokens, tokens of the discovery fleet, signed access
+//! roles, secrets sealed for the disk, and the secret type that never prints itself.
 //!
 //! It deliberately opens no connection and stores nothing; the callers hold files and clocks.
 
 mod access;
+mod discovery;
+mod jws;
 mod jwt;
 mod proof;
+mod replica;
 mod role;
 mod seal;
 mod secret;
 mod token;
 
 pub use access::{AccessToken, TokenEntry, TokenFile, TokenFileError};
+pub use discovery::{NodeClaim, check_node_token, node_token};
+pub use jws::{JwsError, KeySet, follow_keys};
 pub use jwt::{JwtError, JwtKeys};
 pub use proof::{ManagerProof, NodeKey, NonceMemory, PROOF_METADATA, ProofError};
+pub use replica::{REPLICA_MAX, Replica, ReplicaError, ReplicaParts, read_replica};
 pub use role::{Principal, Role};
 pub use seal::{SEALED, SecretsKey};
 pub use secret::Secret;
