@@ -4,6 +4,7 @@
 //! nothing of what the values mean beyond their form.
 
 mod bundle;
+mod every;
 mod locate;
 pub mod manager;
 pub mod schema;
@@ -14,6 +15,7 @@ use greenroom_types::tree;
 use serde::de::DeserializeOwned;
 
 pub use bundle::{Manifest, read_bundles};
+pub use every::every_problem;
 pub use locate::{Locations, Position};
 
 /// Longest text that is read, in bytes. A bundle is at most 1 MiB encoded (BDL-15); a file may hold
