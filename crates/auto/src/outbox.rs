@@ -34,6 +34,8 @@ enum Key {
     Slot(String),
     /// The audit log.
     Audit,
+    /// What concerns the fleet as a whole.
+    Fleet,
     /// A namespace of the key/value store.
     Namespace(String),
 }
@@ -215,6 +217,10 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         Call::SetClusterNodePool { node_id, .. } => vec![node(node_id)],
         Call::RotateClusterNodeToken(node_id) => vec![node(node_id)],
         Call::AppendAuditEntry { .. } | Call::PruneAuditLog { .. } => vec![(Key::Audit, Alone)],
+        Call::PublishDiscoveryFleet { .. }
+        | Call::RotateDiscoveryTierSecret { .. }
+        | Call::PublishAccessReplica(_)
+        | Call::ReloadExternalConfig => vec![(Key::Fleet, Alone)],
         Call::RegisterClusterNode { node_name, .. } => {
             vec![(Key::Slot(node_name.clone()), Alone)]
         }

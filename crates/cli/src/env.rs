@@ -13,6 +13,11 @@ pub(crate) const PIN: &str = "GREENROOM_PIN";
 /// File of the caller's token. There is none for the token itself: the environment of a process is
 /// read by more than it.
 pub(crate) const TOKEN_FILE: &str = "GREENROOM_TOKEN_FILE";
+/// The Manager's overrides file. The first one that is set counts.
+pub(crate) const OVERRIDES: [&str; 2] = [
+    "GREENROOM_MANAGER_OVERRIDES_FILE",
+    "NORSK_MANAGER_OVERRIDES_FILE",
+];
 /// Log filter.
 pub(crate) const LOG: &str = "GREENROOM_LOG";
 
@@ -27,7 +32,8 @@ mod tests {
             "/../../docs/operate/reference.md"
         );
         let manual = std::fs::read_to_string(path).unwrap();
-        for name in [MANAGER, CONTROL, CONTEXT, CA, PIN, TOKEN_FILE, LOG] {
+        let all = [MANAGER, CONTROL, CONTEXT, CA, PIN, TOKEN_FILE, LOG];
+        for name in all.into_iter().chain(OVERRIDES) {
             assert!(manual.contains(&format!("`{name}`")), "{name}");
         }
     }

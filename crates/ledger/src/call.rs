@@ -183,6 +183,14 @@ impl Ledger {
                 payload,
             } => self.append_audit_entry(out, &source, &kind, payload, actor),
             Call::PruneAuditLog { before } => self.prune_audit_log(out, before, actor),
+            Call::PublishDiscoveryFleet { fleet, .. } => self.publish_discovery(out, fleet),
+            Call::RotateDiscoveryTierSecret {
+                step,
+                new_tier_secret,
+                ..
+            } => self.rotate_discovery(out, step, new_tier_secret.0, fresh),
+            Call::PublishAccessReplica(replica) => self.publish_replica(out, *replica, fresh),
+            Call::ReloadExternalConfig => self.reload(out, fresh),
             Call::AbortMigration {
                 job_id,
                 source_role,

@@ -42,6 +42,7 @@ impl Command {
             | Self::Link { .. }
             | Self::Provider { .. }
             | Self::Tick(_)
+            | Self::Overrides(_)
             | Self::Note { .. } => {}
         }
         Ok(self)

@@ -8,7 +8,8 @@
 use std::fmt;
 
 use greenroom_types::call::Call;
-use greenroom_types::{BundleId, NodeId, StartId, Wall};
+use greenroom_types::overrides::Overrides;
+use greenroom_types::{BundleId, NodeId, Payload, StartId, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -50,6 +51,8 @@ pub enum Command {
     },
     /// Time has passed.
     Tick(Due),
+    /// The overrides file was read at a start (OVR-02).
+    Overrides(Box<Overrides>),
     /// Something is for the audit log that changes nothing else: a failed proof, a broken chain.
     Note {
         /// Kind of the entry.
@@ -85,14 +88,46 @@ pub struct Called {
     pub fresh: Fresh,
 }
 
-/// Random material, drawn by the proposer for every call. Each field is used at most once.
+/// Random material, drawn by the proposer for every call, and what it found out for it. Each field is
+/// used at most once.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fresh {
     /// 32 hexadecimal digits: the start id, or the source of a bundle id, batch id or suffix.
     pub id: String,
-    /// A slot token (LOCAL-03), needed by RegisterClusterNode and RotateClusterNodeToken. Secret.
+    /// A slot token (LOCAL-03), needed by RegisterClusterNode and RotateClusterNodeToken, or a tier
+    /// secret for RotateDiscoveryTierSecret. Secret.
     pub token: String,
+    /// What no state machine can find out.
+    #[serde(default)]
+    pub found: Found,
+}
+
+/// What the proposer of a call found out, as it needs files or cryptography.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Found {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// About an access replica whose form and signatures are good (REPL-03).
+    Replica(ReplicaFacts),
+    /// What the overrides file says (OVR-02).
+    Overrides(Box<Overrides>),
+}
+
+/// What the signed parts of an access replica say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaFacts {
+    /// Version that the attestation is of.
+    pub attested_version: u64,
+    /// Time of the attestation.
+    pub attested_at: Wall,
+    /// Mark of the keys held when the keys were judged; see [`crate::key_mark`].
+    pub keys_seen: String,
+    /// Key sets to be added to those held.
+    pub new_keys: Vec<Payload>,
 }
 
 /// A worker presents a slot's token (LOCAL-05).
@@ -180,6 +215,7 @@ impl fmt::Debug for Fresh {
         f.debug_struct("Fresh")
             .field("id", &self.id)
             .field("token", &STARS)
+            .field("found", &self.found)
             .finish()
     }
 }

@@ -26,6 +26,7 @@ impl Ledger {
             | Command::Report { .. }
             | Command::Provider { .. }
             | Command::Tick(_)
+            | Command::Overrides(_)
             | Command::Note { .. } => false,
             // A worker that was here before must come back to its jobs, also to end them. A token
             // that opens nothing makes nothing either; it is refused for what it is.
@@ -56,6 +57,9 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::StartJob(_)
         | Call::StartPreparedJob { .. } => false,
         Call::KvCommit(commit) => commit.namespace != CONTROL_PLANE,
+        // A secret that leaked cannot wait, and without a fresh attestation jobs admit nobody.
+        Call::RotateDiscoveryTierSecret { .. } => false,
+        Call::PublishAccessReplica(replica) => !replica.snapshot.is_empty(),
         Call::CreateJob(_)
         | Call::UpdateJob(..)
         | Call::CreateBundle(_)
@@ -74,7 +78,9 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::SetNodeIdleExpiry { .. }
         | Call::SetClusterNodePool { .. }
         | Call::RotateClusterNodeToken(_)
-        | Call::AppendAuditEntry { .. } => true,
+        | Call::AppendAuditEntry { .. }
+        | Call::PublishDiscoveryFleet { .. }
+        | Call::ReloadExternalConfig => true,
     }
 }
 
@@ -95,6 +101,7 @@ mod tests {
             fresh: Fresh {
                 id: "0123456789abcdef0123456789abcdef".to_owned(),
                 token: "token-1".to_owned(),
+                ..Fresh::default()
             },
         }))
     }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::node::InstanceKey;
+use greenroom_types::overrides::Overrides;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 use serde_json::json;
 
@@ -13,8 +14,10 @@ use crate::audit::AuditLog;
 use crate::change::{Applied, Row};
 use crate::command::{Command, Due, Open};
 use crate::config::Config;
+use crate::discovery::Discovery;
 use crate::kv::KvSpace;
 use crate::out::Out;
+use crate::replica::Replica;
 use crate::rows::LoadError;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
 
@@ -34,6 +37,9 @@ pub struct Ledger {
     pub(crate) next_request: u64,
     pub(crate) kv: BTreeMap<String, KvSpace>,
     pub(crate) audit: AuditLog,
+    pub(crate) discovery: Option<Discovery>,
+    pub(crate) replica: Option<Replica>,
+    pub(crate) overrides: Overrides,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
@@ -77,6 +83,7 @@ impl Ledger {
                 self.apply_finding(&mut out, &node_id, finding)
             }
             Command::Tick(due) => self.apply_due(&mut out, due),
+            Command::Overrides(overrides) => self.apply_overrides(&mut out, &overrides),
             Command::Note { kind, payload } => {
                 self.note(&mut out, &kind, &payload);
                 Ok(Reply::Done)
@@ -100,6 +107,16 @@ impl Ledger {
         out.config = true;
         out.meta = true;
         Ok(Reply::Done)
+    }
+
+    fn apply_overrides(&mut self, out: &mut Out, overrides: &Overrides) -> CallResult {
+        let reply = self.put_overrides(out, overrides)?;
+        if let Reply::Reloaded(changes) = &reply
+            && !changes.is_empty()
+        {
+            self.note(out, "reload_external_config", &json!({"changes": changes}));
+        }
+        Ok(reply)
     }
 
     fn apply_due(&mut self, out: &mut Out, due: Due) -> CallResult {

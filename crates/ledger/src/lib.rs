@@ -12,6 +12,7 @@ mod change;
 mod checked;
 mod command;
 mod config;
+mod discovery;
 mod essential;
 mod hash;
 mod history;
@@ -24,10 +25,12 @@ mod migration;
 mod node;
 mod order;
 mod out;
+mod overrides;
 mod prefetch;
 mod read;
 mod reconcile;
 mod refuse;
+mod replica;
 mod report;
 mod reports;
 mod rows;
@@ -41,15 +44,21 @@ mod told;
 pub use audit::{AuditChain, AuditLog, Broken, audit_hash, audit_weight, verify_audit};
 pub use bundle::{BundleFault, bundle_faults};
 pub use change::{Applied, Change, Row, RowChange, Subject, What};
-pub use command::{Called, Command, Due, Fresh, Link, Open, Register, Registered};
+pub use command::{
+    Called, Command, Due, Found, Fresh, Link, Open, Register, Registered, ReplicaFacts,
+};
 pub use config::{Config, Limits, Provider};
 pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
 pub use kv::KvSpace;
 pub use ledger::Ledger;
 pub use migration::check_payload;
-pub use order::{MachineSpec, MigrationStep, Order, ProviderTask, WorkerJob, WorkerOrder};
+pub use order::{
+    DiscoveryOrder, MachineSpec, MigrationStep, Order, ProviderTask, ReplicaOrder, WorkerJob,
+    WorkerOrder,
+};
 pub use read::CurrentJob;
+pub use replica::key_mark;
 pub use report::{Finding, Hello, HelloInstance, Report};
 pub use rows::LoadError;
 pub use search::{DateComparison, JobFilter, TextComparison};

@@ -6,7 +6,7 @@
 use greenroom_types::bundle::Requirements;
 use greenroom_types::call::{CreateAwsNode, CreateOciNode, InstanceRef};
 use greenroom_types::job::{Job, StopReason};
-use greenroom_types::{MigrationId, Millis, NodeId, Payload, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, NodeId, Payload, StartId, Tags, Wall};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -93,6 +93,46 @@ pub enum WorkerOrder {
     },
     /// The node's tags.
     Tags(Tags),
+    /// What is the node's of the discovery fleet (DISC-03).
+    Discovery(Arc<DiscoveryOrder>),
+    /// The access roles (REPL-01). The worker's line chooses the part that it lacks.
+    AccessReplica(Arc<ReplicaOrder>),
+}
+
+/// What a node needs to be admitted to the discovery fleet. Secrets are sealed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryOrder {
+    /// The servers.
+    pub addresses: Vec<String>,
+    /// Sealed.
+    pub leaf_token: String,
+    /// Sealed. Never sent: whoever sends the order makes the node's own token with it.
+    pub tier_secret: String,
+    /// Time that the token is issued at.
+    pub issued_at: Wall,
+    /// Named in the acknowledgement.
+    pub version: u64,
+}
+
+/// A version of the access roles with everything that any worker could lack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaOrder {
+    /// The version.
+    pub version: u64,
+    /// All roles, zipped.
+    pub snapshot: Arc<Payload>,
+    /// What leads to the version from `base_version`; empty for none.
+    pub delta: String,
+    /// Where the delta begins.
+    pub base_version: u64,
+    /// The newest attestation.
+    pub attestation: String,
+    /// Key sets in the order of their succession, the last in force.
+    pub keys: Vec<Payload>,
+    /// The version is new; else only the attestation is.
+    pub is_change: bool,
 }
 
 /// A step of a migration as the Manager passes it on (MGR-01 to MGR-03, MGR-06).
@@ -187,7 +227,9 @@ impl WorkerOrder {
             Self::PrefetchImages { .. }
             | Self::ReportAck { .. }
             | Self::Shutdown { .. }
-            | Self::Tags(_) => None,
+            | Self::Tags(_)
+            | Self::Discovery(_)
+            | Self::AccessReplica(_) => None,
         }
     }
 }

@@ -17,6 +17,10 @@ pub(crate) struct Out {
     pub(crate) at: Wall,
     pub(crate) meta: bool,
     pub(crate) config: bool,
+    pub(crate) discovery: bool,
+    pub(crate) replica: bool,
+    pub(crate) replica_snapshot: bool,
+    pub(crate) overrides: bool,
     pub(crate) registered: Option<Registered>,
     pub(crate) orders: Vec<Order>,
     pub(crate) nodes: BTreeSet<NodeId>,
@@ -58,6 +62,10 @@ impl Out {
             at,
             meta: false,
             config: false,
+            discovery: false,
+            replica: false,
+            replica_snapshot: false,
+            overrides: false,
             registered: None,
             orders: Vec::new(),
             nodes: BTreeSet::new(),
@@ -95,8 +103,9 @@ impl Out {
             && self.instances.is_empty()
             && self.bundles.is_empty()
             && self.tombstones.is_empty());
+        let fleet = self.discovery || self.replica || self.overrides;
         let rest = !(self.kv.is_empty() && self.kv_heads.is_empty() && self.orders.is_empty());
-        records || jobs || rest || !self.announced.is_empty()
+        records || jobs || fleet || rest || !self.announced.is_empty()
     }
 
     /// Keeps a place for an event that is to be told before what follows.

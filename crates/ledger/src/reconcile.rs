@@ -88,6 +88,8 @@ impl Ledger {
             let tags = node.metadata.tags.clone();
             out.order(node_id, WorkerOrder::Tags(tags));
         }
+        self.send_discovery(out, node_id);
+        self.send_replica(out, node_id);
         Ok(Reply::Done)
     }
 

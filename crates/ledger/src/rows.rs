@@ -37,6 +37,10 @@ const KV_HEAD: &str = "kv_head";
 const KV: &str = "kv";
 const AUDIT_HEAD: &str = "audit_head";
 const AUDIT: &str = "audit";
+const DISCOVERY: &str = "discovery";
+const REPLICA: &str = "access_replica";
+const REPLICA_SNAPSHOT: &str = "access_snapshot";
+const OVERRIDES: &str = "overrides";
 
 /// A row that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +159,21 @@ impl Ledger {
         }
         if out.config {
             put(CONFIG, "ledger".to_owned(), Some(json(&self.config)));
+        }
+        if out.discovery {
+            let fleet = self.discovery.as_ref().map(json);
+            put(DISCOVERY, "ledger".to_owned(), fleet);
+        }
+        if out.replica {
+            let head = self.replica.as_ref().map(|it| json(&it.head));
+            put(REPLICA, "ledger".to_owned(), head);
+        }
+        if out.replica_snapshot {
+            let snapshot = self.replica.as_ref().map(|it| json(&*it.snapshot));
+            put(REPLICA_SNAPSHOT, "ledger".to_owned(), snapshot);
+        }
+        if out.overrides {
+            put(OVERRIDES, "ledger".to_owned(), Some(json(&self.overrides)));
         }
         for id in &out.jobs {
             put(JOB, id.to_string(), self.jobs.get(id).map(job_row));
@@ -325,6 +344,12 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
             }
             AUDIT_HEAD => ledger.audit.set_head(read(&row)?),
             AUDIT => ledger.audit.take(read(&row)?),
+            DISCOVERY => ledger.discovery = Some(read(&row)?),
+            REPLICA => ledger.replica.get_or_insert_default().head = read(&row)?,
+            REPLICA_SNAPSHOT => {
+                ledger.replica.get_or_insert_default().snapshot = Arc::new(read(&row)?);
+            }
+            OVERRIDES => ledger.overrides = read(&row)?,
             HISTORY | INSTANCE | INVENTORY => later.push(row),
             _ => return Err(LoadError::Table { table: row.table }),
         }

@@ -162,6 +162,22 @@ impl Ledger {
                     json!({"namespace": commit.namespace, "keys": keys}),
                 )
             }
+            // Not the secrets (DISC-03).
+            Call::PublishDiscoveryFleet { fleet, by } => told(
+                "publish_discovery_fleet",
+                json!({"addresses": fleet.addresses, "address": fleet.address, "by": by}),
+            ),
+            Call::RotateDiscoveryTierSecret { step, by, .. } => told(
+                "rotate_discovery_tier_secret",
+                json!({"step": step.word(), "by": by}),
+            ),
+            // An attestation is renewed all the time, as a key is.
+            Call::PublishAccessReplica(replica) if replica.snapshot.is_empty() => None,
+            Call::PublishAccessReplica(replica) => told(
+                "publish_access_replica",
+                json!({"version": replica.version}),
+            ),
+            Call::ReloadExternalConfig => told("reload_external_config", json!({})),
             // Steps of a migration change nothing here and reach no log (MGR-05).
             Call::NotifyMigrationGetState { .. }
             | Call::NotifyMigrationCutoverReady { .. }
@@ -187,6 +203,7 @@ impl Told {
         match reply {
             Reply::BundleCreated { bundle_id, .. } => payload["bundle"] = json!(bundle_id),
             Reply::Slot { node_id, .. } => payload["node"] = json!(node_id),
+            Reply::Reloaded(changes) => payload["changes"] = json!(changes),
             _ => {}
         }
         payload

@@ -292,6 +292,7 @@ impl Run {
         Fresh {
             id: format!("{:032x}", self.drawn),
             token: format!("grt_{}", self.drawn),
+            ..Fresh::default()
         }
     }
 

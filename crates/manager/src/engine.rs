@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greenroom_auth::Role;
-use greenroom_ledger::{Called, Command, Fresh, Ledger, check_payload};
+use greenroom_ledger::{Called, Command, Found, Fresh, Ledger, check_payload};
 use greenroom_metrics::Histogram;
 use greenroom_store::{ProposeError, Room, Store};
 use greenroom_types::call::{Call, Refusal, Reply, Status};
+use greenroom_types::discovery::DiscoveryFleet;
 use tokio::sync::watch;
 
+use crate::acks::Acks;
 use crate::clock::SystemClock;
 use crate::hub::Hub;
 use crate::machine::{Answer, Recorded};
 use crate::payloads::Payloads;
+use crate::planes::Planes;
 use crate::settings::License;
 use crate::status_log::StatusLog;
 use crate::vault::Vault;
@@ -33,6 +36,8 @@ struct Parts {
     fixed: Fixed,
     payloads: Payloads,
     commit_times: Histogram,
+    acks: Acks,
+    planes: Planes,
     stopping: watch::Sender<bool>,
 }
 
@@ -70,6 +75,7 @@ impl Engine {
         status_log: StatusLog,
         vault: Vault,
         fixed: Fixed,
+        planes: Planes,
     ) -> Self {
         let stopping = watch::Sender::new(false);
         Self(Arc::new(Parts {
@@ -81,6 +87,8 @@ impl Engine {
             fixed,
             payloads: Payloads::default(),
             commit_times: Histogram::default(),
+            acks: Acks::default(),
+            planes,
             stopping,
         }))
     }
@@ -135,6 +143,16 @@ impl Engine {
     /// Whether this member takes part in commits: it serves, and its store works.
     pub(crate) fn commits(&self) -> bool {
         !*self.0.stopping.borrow() && self.0.store.failure().is_none()
+    }
+
+    /// What workers hold of the discovery fleet.
+    pub(crate) fn acks(&self) -> &Acks {
+        &self.0.acks
+    }
+
+    /// Where control planes are.
+    pub(crate) fn planes(&self) -> &Planes {
+        &self.0.planes
     }
 
     pub(crate) fn store(&self) -> &Store<Recorded> {
@@ -236,6 +254,17 @@ impl Engine {
         Ok(token.expose().to_owned())
     }
 
+    /// The discovery fleet with its secrets, for those who may have them (DISC-04).
+    pub(crate) fn opened(&self, fleet: DiscoveryFleet) -> Result<DiscoveryFleet, Refusal> {
+        self.vault().open_fleet(fleet).ok_or_else(|| {
+            Refusal::new(
+                Status::Internal,
+                "internal",
+                "the fleet's secrets cannot be opened with this store's key",
+            )
+        })
+    }
+
     /// Writes to the audit log what changes nothing else. What cannot be written is in the log at least.
     pub(crate) async fn note(&self, kind: &str, payload: serde_json::Value) {
         let command = Command::Note {
@@ -248,10 +277,16 @@ impl Engine {
     }
 
     /// Performs a mutating call; answers with its revision once it is durable (API-05).
-    pub(crate) async fn call(
+    pub(crate) async fn call(&self, caller: Caller, call: Call) -> Result<(u64, Reply), Refusal> {
+        self.call_with(caller, call, Found::Nothing).await
+    }
+
+    /// The same, with what was found out for the call.
+    pub(crate) async fn call_with(
         &self,
         caller: Caller,
         mut call: Call,
+        found: Found,
     ) -> Result<(u64, Reply), Refusal> {
         self.refuse_stopping()?;
         if let Call::KvCommit(commit) = &call {
@@ -271,11 +306,13 @@ impl Engine {
                 let token = greenroom_auth::SlotToken::from_random(greenroom_auth::random());
                 vault.seal_token(token.expose())
             }
+            Call::RotateDiscoveryTierSecret { .. } => vault.new_tier_secret(),
             _ => String::new(),
         };
         let fresh = Fresh {
             id: greenroom_auth::hex(&greenroom_auth::random::<16>()),
             token,
+            found,
         };
         let Caller {
             actor, request_id, ..
@@ -294,6 +331,24 @@ impl Engine {
                 token: self.shown_token(&token)?,
             },
             Reply::Token(token) => Reply::Token(self.shown_token(&token)?),
+            Reply::Discovery {
+                fleet,
+                secrets_kept,
+            } => Reply::Discovery {
+                fleet: self.opened(fleet)?,
+                secrets_kept,
+            },
+            Reply::Rotated {
+                fleet,
+                version,
+                acknowledged,
+                not_acknowledged,
+            } => Reply::Rotated {
+                fleet: self.opened(fleet)?,
+                version,
+                acknowledged,
+                not_acknowledged,
+            },
             other => other,
         };
         Ok((revision, reply))

@@ -7,18 +7,22 @@
 //! One loop, the [conductor](conductor), takes everything that the store applied, in commit order,
 //! and hands it on. It never waits for a commit, a subscriber or a worker.
 
+mod acks;
 mod api;
 mod backup;
 mod clock;
 mod conductor;
 mod doors;
 mod engine;
+mod files;
 mod guard;
 mod hub;
 mod links;
 mod machine;
 mod metrics;
+mod overrides;
 mod payloads;
+mod planes;
 mod restore;
 mod server;
 mod settings;
@@ -26,10 +30,11 @@ mod status_log;
 mod subscription;
 mod vault;
 
+pub use overrides::overrides_problems;
 pub use restore::restore;
 pub use server::{Running, StartError, check, start};
 pub use settings::{
     AuthSettings, CertificateRole, EventSettings, License, LinkSettings, ListenSettings,
-    MetricsSettings, Settings, SignedSettings, TlsFiles,
+    MetricsSettings, OVERRIDES_FILE, Settings, SignedSettings, TlsFiles,
 };
 pub use status_log::{StatusLayer, StatusLog};

@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Server;
 
 use crate::api::limits::LimitsLayer;
-use crate::api::{Chain, HealthApi, LogsApi, ManagerApi};
+use crate::api::{Beside, Chain, HealthApi, LogsApi, ManagerApi};
 use crate::backup;
 use crate::clock::SystemClock;
 use crate::conductor::{self, Conductor};
@@ -27,6 +27,8 @@ use crate::hub::Hub;
 use crate::links::Links;
 use crate::machine::Recorded;
 use crate::metrics::{self, CallsLayer, MetricsServer, Tally};
+use crate::overrides::OverridesFile;
+use crate::planes::Planes;
 use crate::settings::Settings;
 use crate::status_log::StatusLog;
 use crate::vault::Prepared;
@@ -136,12 +138,13 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let vault = store
         .read(|recorded: &Recorded| prepared.begin(&recorded.0))
         .map_err(StartError::SecretsKey)?;
+    let planes = Planes::open(&settings.data_dir, &settings.member_name);
     let fixed = Fixed {
         member: settings.member_name.clone(),
         kv_admin_namespaces: settings.kv_admin_namespaces,
         license: settings.license,
     };
-    let engine = Engine::new(store, hub, clock, status_log, vault, fixed);
+    let engine = Engine::new(store, hub, clock, status_log, vault, fixed, planes);
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
     let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {
@@ -170,6 +173,8 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         config: Some(Box::new(settings.ledger)),
     };
     engine.propose(Command::Open(open)).await?;
+    let overrides = Arc::new(OverridesFile::new(settings.overrides_file));
+    overrides.boot(&engine).await;
     // Nodes that ran are first recorded out of reach and then dialled (MNODE-10, CLUST-17); the other
     // way round a hello could come first and be taken back.
     let commands = standing.commands.into_iter();
@@ -203,7 +208,15 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
 
     let (close, closed) = oneshot::channel();
     let chain = Chain::verify_in_background(&engine);
-    let api = ManagerApi::new(engine.clone(), Arc::clone(&links), urls, chain);
+    let beside = Beside {
+        links: Arc::clone(&links),
+        urls,
+        chain,
+        overrides,
+        boot: boot.clone(),
+        acknowledge: settings.links.acknowledge,
+    };
+    let api = ManagerApi::new(engine.clone(), beside);
     let service = ManagerServer::new(api).max_decoding_message_size(MESSAGE_MAX);
     let serving = Server::builder()
         .layer(CallsLayer(tally))
@@ -236,18 +249,18 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     })
 }
 
-/// Tells whether a Manager could start with these settings, as far as that can be told without
-/// opening a port or a store (API-20).
-///
-/// # Errors
-/// See [`StartError`].
-pub fn check(settings: &Settings) -> Result<(), StartError> {
-    Doors::permit(settings)?;
-    load_keys(settings)?;
-    Doors::check(settings)?;
-    metrics::permit(settings.metrics.as_ref())?;
-    Prepared::read(settings).map_err(StartError::SecretsKey)?;
-    Ok(())
+/// Everything for which a Manager would not start with these settings, as far as that can be told
+/// without opening a port or a store (API-20).
+#[must_use]
+pub fn check(settings: &Settings) -> Vec<StartError> {
+    let found = [
+        Doors::permit(settings).err(),
+        load_keys(settings).err(),
+        Doors::check(settings).err(),
+        metrics::permit(settings.metrics.as_ref()).err(),
+        Prepared::read(settings).err().map(StartError::SecretsKey),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 fn load_keys(settings: &Settings) -> Result<Keys, StartError> {

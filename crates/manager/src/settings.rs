@@ -8,6 +8,9 @@ use std::time::Duration;
 use greenroom_auth::Role;
 use greenroom_ledger::{Config, KeeperSettings};
 
+/// Where the overrides file is when nothing says so (OVR-01).
+pub const OVERRIDES_FILE: &str = "/var/data/manager-overrides.json";
+
 /// What a Manager needs to know to run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -44,6 +47,8 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// A regular backup is made this often (STORE-05).
     pub backup_every: Duration,
+    /// The overrides file, which need not be there (OVR-01).
+    pub overrides_file: PathBuf,
 }
 
 /// A place where the API is served (API-01, SEC-01).
@@ -130,6 +135,8 @@ pub struct LinkSettings {
     /// Orders waiting for one worker; beyond it the stream is reset, and the hello brings both sides
     /// level again.
     pub queue: usize,
+    /// A flip of the discovery secret waits this long for workers to say that they have it (DISC-06).
+    pub acknowledge: Duration,
 }
 
 /// Event fan-out.
@@ -185,6 +192,7 @@ impl Settings {
             license: License::default(),
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
+            overrides_file: OVERRIDES_FILE.into(),
         }
     }
 }
@@ -209,6 +217,7 @@ impl Default for LinkSettings {
             connect: Duration::from_millis(2_000),
             hello: Duration::from_secs(40),
             queue: 10_000,
+            acknowledge: Duration::from_secs(5),
         }
     }
 }

@@ -5,8 +5,6 @@
 //! Next to the store lies a mark of the key, so that a wrong key is noticed before anything is
 //! written.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use greenroom_auth::{NodeKey, SEALED, Secret, SecretsKey};
@@ -15,8 +13,10 @@ use greenroom_tls::Pin;
 use greenroom_types::JobId;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Call, Refusal, Status};
+use greenroom_types::discovery::{DiscoveryFleet, Hidden, RotationPhase};
 use greenroom_types::job::{HIDDEN, Job, Service, ServiceParameters};
 
+use crate::files;
 use crate::settings::Settings;
 
 const KEY_FILE: &str = "secrets.key";
@@ -25,6 +25,11 @@ const MARK_FILE: &str = "secrets.mark";
 const TOKEN: &str = "slot token";
 const NODE_KEY: &str = "node key";
 const ENV: &str = "environment";
+/// Leaf token and tier secrets alike, so that it is seen when two of them are equal.
+const DISCOVERY: &str = "discovery";
+
+/// Longest secret of the discovery fleet, in bytes.
+const DISCOVERY_MAX: usize = 512;
 
 /// Holds the key.
 #[derive(Debug)]
@@ -96,8 +101,11 @@ impl Prepared {
             return Ok(vault);
         }
         // A copy of a store may have come without its mark.
-        let sealed = ledger.slots().next().map(|slot| slot.token);
-        if sealed.is_some_and(|token| vault.0.open(TOKEN, &token).is_none()) {
+        let token = ledger.slots().next().map(|slot| slot.token);
+        let fleet = ledger.discovery_fleet();
+        if token.is_some_and(|token| vault.0.open(TOKEN, &token).is_none())
+            || fleet.is_some_and(|fleet| vault.open_fleet(fleet).is_none())
+        {
             return Err("it does not open the secrets of this store".to_owned());
         }
         if let Some(path) = self.new_key {
@@ -116,21 +124,9 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Writes a file for its owner alone; what was there before stays whole until it is replaced.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    let written = || {
-        let mut open = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        open.write_all(text.as_bytes())?;
-        open.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    written().map_err(|error: std::io::Error| format!("cannot write {}: {error}", path.display()))
+    files::replace(path, text.as_bytes())
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 // === impl Vault ===
@@ -195,7 +191,64 @@ impl Vault {
                     clear_stop_time,
                 }
             }
+            Call::PublishDiscoveryFleet { fleet, by } => Call::PublishDiscoveryFleet {
+                fleet: DiscoveryFleet {
+                    leaf_token: self.seal_discovery("fleet.leaf_token", &fleet.leaf_token)?,
+                    tier_secret: self.seal_discovery("fleet.tier_secret", &fleet.tier_secret)?,
+                    // How a rotation stands is not the publisher's to say (DISC-09).
+                    tier_secret_alt: String::new(),
+                    rotation_phase: RotationPhase::None,
+                    ..fleet
+                },
+                by,
+            },
+            Call::RotateDiscoveryTierSecret {
+                step,
+                new_tier_secret: Hidden(secret),
+                by,
+            } => Call::RotateDiscoveryTierSecret {
+                step,
+                new_tier_secret: Hidden(self.seal_discovery("new_tier_secret", &secret)?),
+                by,
+            },
             other => other,
+        })
+    }
+
+    /// A secret of the discovery fleet; an empty one, which is none, stays empty.
+    fn seal_discovery(&self, path: &str, secret: &str) -> Result<String, Refusal> {
+        match secret.len() {
+            0 => Ok(String::new()),
+            1..=DISCOVERY_MAX => Ok(self.0.seal(DISCOVERY, secret)),
+            _ => Err(bad_value(
+                path,
+                &format!("has at most {DISCOVERY_MAX} bytes"),
+            )),
+        }
+    }
+
+    /// A new tier secret of 256 random bits, sealed.
+    pub(crate) fn new_tier_secret(&self) -> String {
+        let secret = greenroom_auth::hex(&greenroom_auth::random::<32>());
+        self.0.seal(DISCOVERY, &secret)
+    }
+
+    /// A secret of the discovery fleet.
+    pub(crate) fn open_discovery(&self, sealed: &str) -> Option<Secret> {
+        match sealed {
+            "" => Some(Secret::new("")),
+            _ => self.0.open(DISCOVERY, sealed),
+        }
+    }
+
+    /// The fleet with its secrets in the clear, for those who may have them (DISC-04).
+    pub(crate) fn open_fleet(&self, fleet: DiscoveryFleet) -> Option<DiscoveryFleet> {
+        let open = |sealed: &str| Some(self.open_discovery(sealed)?.expose().to_owned());
+        Some(DiscoveryFleet {
+            leaf_token: open(&fleet.leaf_token)?,
+            tier_secret: open(&fleet.tier_secret)?,
+            tier_secret_alt: open(&fleet.tier_secret_alt)?,
+            ..fleet
         })
     }
 

@@ -286,6 +286,8 @@ fn parameters() -> Value {
             })),
             "memoryLimit": whole(),
             "gpu": flag(),
+            "discoveryAccess": flag(),
+            "accessReplica": flag(),
         }),
     )
 }

@@ -123,6 +123,10 @@ impl Client {
             RotateClusterNodeToken => rotate_cluster_node_token,
             AppendAuditEntry => append_audit_entry,
             PruneAuditLog => prune_audit_log,
+            PublishDiscoveryFleet => publish_discovery_fleet,
+            RotateDiscoveryTierSecret => rotate_discovery_tier_secret,
+            PublishAccessReplica => publish_access_replica,
+            ReloadExternalConfig => reload_external_config,
             AbortMigration => abort_migration,
         }
     }

@@ -58,8 +58,9 @@ pub use greenroom_types as types;
 pub use initial::{InitialState, RunningNode, SnapshotJob, StartingNode, StoppingNode};
 pub use link::{Announce, ConnectionState, NO_MANAGER, RawClient, plain_cause};
 pub use methods::{
-    AbortMigration, AuditPage, AuditPruned, AuditQuery, BundleChanges, BundleCreated, EditTags,
-    IdleExpiry, KvList, NodeTags, Slot, Token, UpdateBundle,
+    AbortMigration, AuditPage, AuditPruned, AuditQuery, BundleChanges, BundleCreated,
+    ClusterStatus, ControlPlane, EditTags, FleetPublished, FleetRotated, IdleExpiry, KvList,
+    Member, NodeTags, Slot, StoreFile, StoreInfo, Token, UpdateBundle,
 };
 pub use settings::{EventGroup, EventSettings, Retry, Settings};
 pub use version::{HelloInfo, Protocol, Skew, VersionInfo};

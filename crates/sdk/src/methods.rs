@@ -5,8 +5,10 @@
 
 mod audit;
 mod bundles;
+mod fleet;
 mod jobs;
 mod kv;
+mod member;
 mod migrations;
 mod nodes;
 
@@ -14,7 +16,9 @@ use std::fmt;
 use std::time::Duration;
 
 pub use audit::{AuditPage, AuditPruned, AuditQuery};
+pub use fleet::{FleetPublished, FleetRotated};
 pub use kv::KvList;
+pub use member::{ClusterStatus, ControlPlane, Member, StoreFile, StoreInfo};
 
 use greenroom_types::call::Reply;
 use greenroom_types::{BundleId, JobId, MigrationId, NodeId, Role, Tags};
@@ -210,6 +214,10 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::AuditSeq(_) => "an audit entry",
         Reply::AuditPruned { .. } => "a pruned audit log",
         Reply::KvRevision(_) => "a revision",
+        Reply::Discovery { .. } => "a discovery fleet",
+        Reply::Rotated { .. } => "a rotated fleet",
+        Reply::ReplicaVersion(_) => "a version of access roles",
+        Reply::Reloaded(_) => "what a reload changed",
     };
     Error::Protocol {
         method,

@@ -47,6 +47,7 @@ impl TestManager {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut settings = Settings::new(folder.path().join("store"), listen);
         settings.min_free_bytes = 0;
+        settings.overrides_file = folder.path().join("overrides.json");
         adjust(&mut settings);
         let mut manager = Self {
             folder,

@@ -2,8 +2,10 @@
 
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::worker::StartOrder;
-use greenroom_proto::worker::NodeControllerMessage;
 use greenroom_proto::worker::node_controller_message::Message;
+use greenroom_proto::worker::{
+    AccessReplica, ControlPlanes, DiscoveryAccess, NodeControllerMessage,
+};
 use greenroom_types::StartId;
 use greenroom_types::Tags;
 use greenroom_types::node::InstanceKey;
@@ -49,6 +51,12 @@ pub enum Received {
         /// References.
         image_refs: Vec<String>,
     },
+    /// Access to the discovery fleet.
+    Discovery(DiscoveryAccess),
+    /// Access roles.
+    Replica(AccessReplica),
+    /// Where control planes are.
+    Planes(ControlPlanes),
     /// Another one, by the name of its message.
     Other(String),
 }
@@ -114,6 +122,9 @@ impl Received {
                 batch_id: prefetch.batch_id,
                 image_refs: prefetch.image_refs,
             },
+            Message::DiscoveryAccess(access) => Self::Discovery(access),
+            Message::AccessReplica(replica) => Self::Replica(replica),
+            Message::ControlPlanes(planes) => Self::Planes(planes),
             other => {
                 let text = format!("{other:?}");
                 let name = text.split('(').next().unwrap_or_default();

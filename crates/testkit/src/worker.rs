@@ -15,7 +15,8 @@ use greenroom_auth::{NodeKey, NonceMemory};
 use greenroom_proto::manager::ClusterMemberRegisterRequest;
 use greenroom_proto::worker::worker_message::Message;
 use greenroom_proto::worker::{
-    WorkerJobFailed, WorkerJobPrepared, WorkerJobRejected, WorkerJobStarted, WorkerMessage,
+    AccessAck, WorkerJobFailed, WorkerJobPrepared, WorkerJobRejected, WorkerJobStarted,
+    WorkerMessage,
 };
 use greenroom_sdk::{Client, Token};
 use greenroom_types::inventory::NodeInventory;
@@ -89,6 +90,10 @@ struct State {
     dialled: usize,
     journal: Vec<WorkerMessage>,
     last_report: u64,
+    /// Versions that it holds.
+    replica_version: u64,
+    planes_version: u64,
+    discovery_version: u64,
     stream: Option<Line>,
     streams: u64,
 }
@@ -208,6 +213,14 @@ impl FakeWorker {
     /// Does what it is told again, as at first.
     pub fn obey(&self) {
         self.state.send_modify(|state| state.holds = false);
+    }
+
+    /// Says again which versions it holds, and of the access roles that it holds this one.
+    pub fn claim_replica(&self, version: u64) {
+        self.state.send_modify(|state| {
+            state.replica_version = version;
+            state.acknowledge();
+        });
     }
 
     /// What it says about itself from the next stream on.
@@ -491,6 +504,22 @@ impl Drop for FakeWorker {
 // === impl State ===
 
 impl State {
+    /// Says which versions it holds, if there is a stream.
+    fn acknowledge(&self) {
+        if let Some(line) = &self.stream
+            && line.greeted
+        {
+            // A stream that just broke takes none; the next hello says so.
+            let _ = line.out.send(Ok(WorkerMessage {
+                message: Some(Message::AccessAck(AccessAck {
+                    replica_version: self.replica_version,
+                    discovery_version: self.discovery_version,
+                })),
+                ..WorkerMessage::default()
+            }));
+        }
+    }
+
     /// Puts a report in the journal and sends it if there is a stream.
     fn report(&mut self, mut message: WorkerMessage) {
         self.last_report += 1;

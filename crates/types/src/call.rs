@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Tags;
 use crate::bundle::Bundle;
+use crate::discovery::{DiscoveryFleet, Hidden, RotationStep};
 use crate::id::{BundleId, JobId, JobName, MigrationId, NodeId, PoolName, Role, StartId};
 use crate::job::Job;
 use crate::kv::KvCommit;
 use crate::node::InstanceKey;
 use crate::payload::Payload;
 use crate::pool::{LaunchMode, RootVolume};
+use crate::replica::AccessReplica;
 use crate::time::{Millis, Wall};
 
 /// Options of StartJob (JOB-17).
@@ -271,6 +273,26 @@ pub enum Call {
         /// Entries strictly older than this; 0 for all.
         before: Wall,
     },
+    /// Says where the discovery fleet is, and at first its secrets (DISC-01).
+    PublishDiscoveryFleet {
+        /// The fleet. Rotation is not the publisher's to say.
+        fleet: DiscoveryFleet,
+        /// Who says so.
+        by: String,
+    },
+    /// Takes a step of the rotation of the tier secret (DISC-05 to DISC-07).
+    RotateDiscoveryTierSecret {
+        /// The step.
+        step: RotationStep,
+        /// The next secret at `stage`; empty has the Manager make one. Secret.
+        new_tier_secret: Hidden,
+        /// Who asks for it.
+        by: String,
+    },
+    /// Brings a version of the access roles, or a fresh attestation of it (REPL-01).
+    PublishAccessReplica(Box<AccessReplica>),
+    /// Puts the overrides file in force as it stands now (OVR-02).
+    ReloadExternalConfig,
 }
 
 impl Call {
@@ -308,6 +330,10 @@ impl Call {
             Self::RotateClusterNodeToken(_) => "RotateClusterNodeToken",
             Self::AppendAuditEntry { .. } => "AppendAuditEntry",
             Self::PruneAuditLog { .. } => "PruneAuditLog",
+            Self::PublishDiscoveryFleet { .. } => "PublishDiscoveryFleet",
+            Self::RotateDiscoveryTierSecret { .. } => "RotateDiscoveryTierSecret",
+            Self::PublishAccessReplica(_) => "PublishAccessReplica",
+            Self::ReloadExternalConfig => "ReloadExternalConfig",
             Self::AbortMigration { .. } => "AbortMigration",
         }
     }
@@ -382,6 +408,28 @@ pub enum Reply {
     },
     /// Revision of a namespace after a commit (KV-02).
     KvRevision(u64),
+    /// The discovery fleet as it stands after a publish.
+    Discovery {
+        /// The fleet with its secrets.
+        fleet: DiscoveryFleet,
+        /// Other secrets were brought, and those in force were kept (DISC-02).
+        secrets_kept: bool,
+    },
+    /// The discovery fleet as it stands after a step of its rotation.
+    Rotated {
+        /// The fleet with its secrets.
+        fleet: DiscoveryFleet,
+        /// Version of what nodes are sent.
+        version: u64,
+        /// How many nodes have what they were sent (DISC-06).
+        acknowledged: u32,
+        /// Nodes that have not, or were not heard.
+        not_acknowledged: Vec<NodeId>,
+    },
+    /// Version of the access roles that is stored (REPL-01).
+    ReplicaVersion(u64),
+    /// What a reload changed (OVR-02).
+    Reloaded(Vec<String>),
 }
 
 /// Status of a refusal; the gRPC codes that the Manager uses.

@@ -136,6 +136,12 @@ pub struct ServiceParameters {
     pub memory_limit: Option<u64>,
     /// Sees the GPU that the job was given.
     pub gpu: bool,
+    /// Is given a file with access to the discovery fleet (WORK-57).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub discovery_access: bool,
+    /// Is given a file with the access roles (WORK-58).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub access_replica: bool,
 }
 
 /// When the worker starts a service again by itself (WORK-18).

@@ -11,6 +11,7 @@ use greenroom_types::{NodeId, StartId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::access::{DISCOVERY_FILE, REPLICA_FILE, discovery_dir, replica_dir};
 use crate::capacity::Reservation;
 use crate::lifecycle::ServiceRule;
 use crate::order::StartSpec;
@@ -21,6 +22,12 @@ use crate::spec::RuntimeKind;
 
 /// Variable that tells a job where its socket is (SOCK-01).
 const SOCKET_VARIABLE: &str = "GREENROOM_JOB_SOCKET";
+/// Variables that tell a service where the files are that it asked for.
+const DISCOVERY_VARIABLE: &str = "GREENROOM_DISCOVERY_FILE";
+/// See [`DISCOVERY_VARIABLE`].
+const REPLICA_VARIABLE: &str = "GREENROOM_ACCESS_REPLICA_FILE";
+/// Where containers find them.
+const OFFERED_AT: &str = "/run/greenroom-access";
 /// Time between two health checks where the job says 0, in milliseconds.
 const HEALTH_INTERVAL_DEFAULT: u64 = 1_000;
 
@@ -71,7 +78,20 @@ pub(crate) struct LaunchService {
     pub(crate) memory_limit: Option<u64>,
     pub(crate) volume_mounts: Vec<VolumeMount>,
     pub(crate) gpu: bool,
+    /// Where the files are that the service asks for, to be mounted.
+    #[serde(default)]
+    pub(crate) offers: Vec<Offer>,
     pub(crate) health: Option<HealthCheck>,
+}
+
+/// A directory with a file that the worker replaces, and how a service finds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Offer {
+    /// On this machine.
+    pub(crate) dir: PathBuf,
+    /// In a container.
+    pub(crate) mounted_at: String,
 }
 
 /// Who the worker is, as its instances are told.
@@ -119,6 +139,7 @@ impl Launch {
                     let path = socket.display().to_string();
                     environment.push((SOCKET_VARIABLE.to_owned(), path));
                 }
+                let offers = offers(&service.parameters, runtime, state_dir, &mut environment);
                 let ports: Vec<Mapped> = held.ports.of_service(&service.name).cloned().collect();
                 let words = shlex::split(&service.command).unwrap_or_default();
                 let (image, command, directory) = match service.container {
@@ -172,6 +193,7 @@ impl Launch {
                     shared_memory_size,
                     memory_limit,
                     volume_mounts,
+                    offers,
                     gpu: service.parameters.gpu && held.gpu_index.is_some(),
                     health,
                 }
@@ -195,6 +217,47 @@ impl Launch {
             .map(|service| service.rule.clone())
             .collect()
     }
+}
+
+/// The files that a service asks for (WORK-57, WORK-58), told to it by name. They need not be there
+/// yet.
+fn offers(
+    parameters: &ServiceParameters,
+    runtime: RuntimeKind,
+    state_dir: &Path,
+    environment: &mut Vec<(String, String)>,
+) -> Vec<Offer> {
+    let asked = [
+        (
+            parameters.discovery_access,
+            DISCOVERY_VARIABLE,
+            discovery_dir(state_dir),
+            "discovery",
+            DISCOVERY_FILE,
+        ),
+        (
+            parameters.access_replica,
+            REPLICA_VARIABLE,
+            replica_dir(state_dir),
+            "replica",
+            REPLICA_FILE,
+        ),
+    ];
+    let mut offers = Vec::new();
+    for (is_asked, variable, dir, name, file) in asked {
+        if !is_asked {
+            continue;
+        }
+        let mounted_at = format!("{OFFERED_AT}/{name}");
+        let path = match runtime {
+            RuntimeKind::Docker => format!("{mounted_at}/{file}"),
+            RuntimeKind::Process => dir.join(file).display().to_string(),
+        };
+        environment.retain(|(other, _)| other != variable);
+        environment.push((variable.to_owned(), path));
+        offers.push(Offer { dir, mounted_at });
+    }
+    offers
 }
 
 /// `gr-<12 hex of key and start id>`, the beginning of every name that the worker gives (WORK-13).
@@ -364,6 +427,31 @@ mod tests {
         let path = format!("/state/sockets/{id}/job.sock");
         assert_eq!(told(RuntimeKind::Process), path);
         assert!(!variables(&launch(&spec(), RuntimeKind::Docker)).contains_key(name));
+    }
+
+    // spec: WORK-57, WORK-58
+    #[test]
+    fn a_service_that_asks_for_a_file_is_told_where_it_is_and_others_are_not() {
+        let mut asking = spec();
+        asking.services[0].parameters.discovery_access = true;
+        let name = "GREENROOM_DISCOVERY_FILE";
+        let docker = launch(&asking, RuntimeKind::Docker);
+        let path = "/run/greenroom-access/discovery/access.json";
+        assert_eq!(variables(&docker)[name], path);
+        let offer = Offer {
+            dir: "/state/access/offered/discovery".into(),
+            mounted_at: "/run/greenroom-access/discovery".to_owned(),
+        };
+        assert_eq!(docker.services[0].offers, [offer]);
+        assert!(!variables(&docker).contains_key("GREENROOM_ACCESS_REPLICA_FILE"));
+        asking.services[0].parameters.access_replica = true;
+        let told = variables(&launch(&asking, RuntimeKind::Process));
+        assert_eq!(told[name], "/state/access/offered/discovery/access.json");
+        let path = "/state/access/offered/replica/replica.json";
+        assert_eq!(told["GREENROOM_ACCESS_REPLICA_FILE"], path);
+        let plain = launch(&spec(), RuntimeKind::Docker);
+        assert!(plain.services[0].offers.is_empty());
+        assert!(!variables(&plain).contains_key(name));
     }
 
     // spec: JOB-05

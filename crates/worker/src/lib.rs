@@ -11,6 +11,7 @@
 //!        +---------------- lanes.rs: acts --------------+---- prefetch.rs: images ahead of jobs
 //!        |                                              |
 //!        +--output--> logs/ --lines--> Manager          +---- socket.rs <--> the jobs themselves
+//!                                                       +---- access.rs: what jobs may read
 //! ```
 //!
 //! **Invariant**: a record is in the journal before its act is done. **Invariant**: `agent.rs`,
@@ -18,6 +19,7 @@
 //! no network. Losing the Manager changes nothing for jobs (WORK-60, WORK-64).
 
 mod accept;
+mod access;
 mod agent;
 mod capacity;
 mod config;
@@ -70,6 +72,7 @@ pub use crate::launch::LogLimits;
 pub use crate::socket::check::{Finding, Patience, check_job};
 
 use crate::accept::accepted;
+use crate::access::Access;
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
 use crate::gate::{Gate, NodeProof};
@@ -100,6 +103,8 @@ const SURVEY_EVERY: Duration = Duration::from_secs(1);
 const IMAGES_EVERY: Duration = Duration::from_secs(10);
 /// Connections at a time: the Manager's members, and readers of logs.
 const CONNECTIONS_MAX: usize = 256;
+/// A message of the Manager is at most this long; access roles of the largest size fit.
+const MESSAGE_MAX: usize = 8 << 20;
 /// In the worker's certificate, which is known by its key and not by a name.
 const CERTIFICATE_NAME: &str = "greenroom-worker";
 /// A Manager that does not take the end of its streams is waited for no longer than this (WORK-61).
@@ -264,12 +269,18 @@ impl Worker {
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
         let arrived = self.arrived;
         let prefetcher = Prefetcher::new(self.runtime.images(), inputs.clone(), arrived.clone());
+        let access = Access::open(&self.config.state_dir, inputs.clone());
+        let access = access.map_err(|source| Error::State {
+            path: self.config.state_dir.clone(),
+            source,
+        })?;
         let node = Node::new(
             self.agent,
             self.journal,
             lanes,
             sockets,
             prefetcher,
+            access,
             self.runtime.clone(),
             self.about.clone(),
             self.identities,
@@ -289,7 +300,7 @@ impl Worker {
         let logs = LogsService::new(gate, self.logs.clone(), closing.clone());
         let server = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
-            .add_service(WorkerServer::new(service))
+            .add_service(WorkerServer::new(service).max_decoding_message_size(MESSAGE_MAX))
             .add_service(LogsServer::new(logs))
             .serve_with_incoming_shutdown(
                 accepted(greenroom_tls::incoming(vec![door]), closing.clone()),

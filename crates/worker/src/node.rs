@@ -17,6 +17,7 @@ use greenroom_types::{Millis, NodeId, StartId, Wall};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Status};
 
+use crate::access::{Access, Held};
 use crate::agent::{Act, Agent, Effects, Event, Reminder, RuntimeEvent};
 use crate::deadline;
 use crate::inventory::load;
@@ -29,8 +30,8 @@ use crate::prefetch::Prefetcher;
 use crate::runtime::SharedRuntime;
 use crate::socket::Sockets;
 use crate::wire::{
-    Heard, read, write_goodbye, write_health, write_hello, write_info, write_inventory, write_load,
-    write_report, write_running,
+    Heard, read, write_access_ack, write_goodbye, write_health, write_hello, write_info,
+    write_inventory, write_load, write_report, write_running,
 };
 use crate::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
@@ -79,6 +80,8 @@ pub(crate) enum Input {
         batch_id: String,
         results: Vec<PrefetchResult>,
     },
+    /// What is kept for jobs is another version.
+    Access(Held),
     /// The engine has this version, or does not answer.
     Engine(Option<String>),
     /// Stop everything and end.
@@ -111,6 +114,8 @@ pub(crate) struct Node {
     lanes: Lanes,
     sockets: Sockets,
     prefetcher: Prefetcher,
+    access: Access,
+    held: Held,
     runtime: SharedRuntime,
     about: About,
     identity: watch::Receiver<Option<Arc<Identity>>>,
@@ -157,6 +162,7 @@ impl Node {
         lanes: Lanes,
         sockets: Sockets,
         prefetcher: Prefetcher,
+        (access, held): (Access, Held),
         runtime: SharedRuntime,
         about: About,
         identity: watch::Receiver<Option<Arc<Identity>>>,
@@ -169,6 +175,8 @@ impl Node {
             lanes,
             sockets,
             prefetcher,
+            access,
+            held,
             runtime,
             about,
             identity,
@@ -254,6 +262,11 @@ impl Node {
             Input::Images(images) => return self.handle(Event::Images(images)),
             Input::Prefetched { batch_id, results } => {
                 return self.handle(Event::Prefetched { batch_id, results });
+            }
+            Input::Access(held) => {
+                self.held = held;
+                // A hello says it as well, so that one that is lost is no loss.
+                self.send(write_access_ack(&self.held));
             }
             Input::Engine(version) => {
                 if version.is_some() && !self.reconciled {
@@ -482,6 +495,8 @@ impl Node {
                 })
                 .collect(),
             last_report_id: self.agent.outbox().next_id() - 1,
+            replica_version: self.held.replica_version,
+            control_plane_version: self.held.planes_version,
             ..Default::default()
         }
     }
@@ -547,6 +562,10 @@ impl Node {
         match read(message) {
             Heard::Order(order) => self.handle(Event::Order(order)),
             Heard::Acked(id) => self.handle(Event::Acked(id)),
+            Heard::Access(given) => {
+                self.access.give(given);
+                Next::Go
+            }
             Heard::Unsupported(what) => {
                 tracing::warn!(what, "an order that this worker does not carry out");
                 Next::Go

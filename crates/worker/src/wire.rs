@@ -17,6 +17,7 @@ use greenroom_types::job::{JobInfo, PortMappings};
 use greenroom_types::node::{InstanceKey, RejectionCode};
 use greenroom_types::{MigrationId, Millis, Payload, StartId, Wall};
 
+use crate::access::{Given, Held};
 use crate::handover::Step;
 use crate::inventory::Load;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
@@ -34,6 +35,8 @@ pub(crate) enum Heard {
     Order(Order),
     /// Reports up to this one are durable.
     Acked(u64),
+    /// Something to be kept and offered to jobs.
+    Access(Given),
     /// Nothing this worker carries out.
     Unsupported(&'static str),
     /// It says nothing that can be acted upon.
@@ -106,9 +109,9 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
         }
         Controller::LeaseAnswer(_) => return Heard::Unsupported("lease_answer"),
         Controller::LeasesPaused(_) => return Heard::Unsupported("leases_paused"),
-        Controller::DiscoveryAccess(_) => return Heard::Unsupported("discovery_access"),
-        Controller::AccessReplica(_) => return Heard::Unsupported("access_replica"),
-        Controller::ControlPlanes(_) => return Heard::Unsupported("control_planes"),
+        Controller::DiscoveryAccess(it) => Ok(Heard::Access(Given::Discovery(it))),
+        Controller::AccessReplica(it) => Ok(Heard::Access(Given::Replica(it))),
+        Controller::ControlPlanes(it) => Ok(Heard::Access(Given::Planes(it))),
     };
     read.unwrap_or_else(Heard::Faulty)
 }
@@ -255,6 +258,16 @@ pub(crate) fn write_goodbye(reason: &str) -> wire::WorkerMessage {
     message(
         Worker::Goodbye(wire::Goodbye {
             reason: reason.to_owned(),
+        }),
+        String::new(),
+    )
+}
+
+pub(crate) fn write_access_ack(held: &Held) -> wire::WorkerMessage {
+    message(
+        Worker::AccessAck(wire::AccessAck {
+            replica_version: held.replica_version,
+            discovery_version: held.discovery_version,
         }),
         String::new(),
     )

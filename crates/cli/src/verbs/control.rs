@@ -13,7 +13,7 @@ use greenroom_placement::Decision;
 use greenroom_sdk::types::JobId;
 use serde::Serialize;
 
-use super::connect::Reach;
+use super::connect::{Manager, Reach};
 use super::files::{read_all, read_text, refuse};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::local;
@@ -60,6 +60,7 @@ pub(crate) struct Run {
 #[derive(Debug, Subcommand)]
 enum Ask {
     Status(Status),
+    Announce(Announce),
 }
 
 /// Say whether a control plane is active or stands by, and who is active.
@@ -70,6 +71,22 @@ struct Status {
     json: bool,
     #[command(flatten)]
     control: Control,
+}
+
+/// Tell a Manager where workers reach the control plane beside it; workers keep the list.
+#[derive(Debug, Args)]
+struct Announce {
+    /// https:// or http:// with a host.
+    #[arg(required_unless_present = "withdraw")]
+    url: Option<String>,
+    /// It will be said again at least every so many seconds; else it counts as stale after three.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    every: Option<u64>,
+    /// Take the announcement back.
+    #[arg(long, conflicts_with_all = ["url", "every"])]
+    withdraw: bool,
+    #[command(flatten)]
+    manager: Manager,
 }
 
 /// Say why a job is where it is, or what it waits for.
@@ -216,10 +233,42 @@ pub(crate) fn checked_settings(
 
 // === impl Run ===
 
+impl Announce {
+    async fn run(self) -> Outcome {
+        let client = self.manager.connect().await?;
+        let every = self.every.map(std::time::Duration::from_secs);
+        let url = self.url.unwrap_or_default();
+        let planes = client.announce_control_plane(url, every).await?;
+        let told: Vec<serde_json::Value> = planes
+            .iter()
+            .map(|plane| {
+                serde_json::json!({
+                    "member": plane.member, "url": plane.url, "announcedAt": plane.announced_at,
+                    "intervalMs": plane.interval.map(|it| it.as_millis() as u64),
+                    "stale": plane.stale, "active": plane.active,
+                })
+            })
+            .collect();
+        self.manager.output().either(&told, || {
+            let lines = planes.iter().map(|plane| {
+                let stale = if plane.stale { " (stale)" } else { "" };
+                format!("{} {}{stale}", plane.member, plane.url)
+            });
+            let lines: Vec<String> = lines.collect();
+            match lines.is_empty() {
+                true => "no control plane is announced".to_owned(),
+                false => lines.join("\n"),
+            }
+        })
+    }
+}
+
 impl Run {
     pub(crate) async fn run(self) -> Outcome {
-        if let Some(Ask::Status(status)) = self.ask {
-            return status.run().await;
+        match self.ask {
+            Some(Ask::Status(status)) => return status.run().await,
+            Some(Ask::Announce(announce)) => return announce.run().await,
+            None => {}
         }
         let config = self.config.unwrap_or_default();
         // What the command line says goes before the settings, and these before the context.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use greenroom_auth::Role;
 use greenroom_manager::{
-    AuthSettings, CertificateRole, License, ListenSettings, MetricsSettings, Running, Settings,
-    SignedSettings, StartError, StatusLog, TlsFiles,
+    AuthSettings, CertificateRole, License, ListenSettings, MetricsSettings, OVERRIDES_FILE,
+    Running, Settings, SignedSettings, StartError, StatusLog, TlsFiles,
 };
 use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
 use greenroom_store::{FatalError, OpenError, ProposeError};
 
-use super::files::{read_text, refuse};
+use super::files::{as_json, read_text, refuse};
 use super::media::chain;
 use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::Output;
@@ -49,11 +49,7 @@ pub(crate) struct Manager {
 impl Manager {
     pub(crate) async fn run(self, status_log: StatusLog) -> Outcome {
         if let Some(file) = &self.check {
-            let settings = read_settings(file)?;
-            greenroom_manager::check(&settings).map_err(|error| refused(&error))?;
-            let told = serde_json::json!({"file": file, "ok": true});
-            return Output { json: self.json }
-                .either(&told, || format!("{} is good", file.display()));
+            return self.check(file);
         }
         let mut settings = match &self.config {
             Some(file) => read_settings(file)?,
@@ -72,6 +68,7 @@ impl Manager {
             settings.member_name = name;
         }
         settings.create = self.create;
+        settings.overrides_file = overrides_file(|name| std::env::var_os(name));
         let signals = Signals::install()?;
         let running = start(settings, status_log).await?;
         let address = running.address().to_string();
@@ -86,6 +83,46 @@ impl Manager {
         })?;
         serve(running, signals).await
     }
+}
+
+impl Manager {
+    /// Tells everything that is wrong with settings and overrides, and starts nothing (API-20).
+    fn check(&self, file: &Path) -> Outcome {
+        let mut told: Vec<String> = Vec::new();
+        let (name, text) = read_text(file).map_err(|problem| refuse(&[problem]))?;
+        let problems = greenroom_manifest::every_problem::<ManagerFile>(&name, &text);
+        let at = problems.iter().map(as_json).collect();
+        told.extend(problems.iter().map(ToString::to_string));
+        // What the settings mean is only known once all of them can be read.
+        if problems.is_empty() {
+            let settings = read_settings(file)?;
+            let found = greenroom_manager::check(&settings);
+            told.extend(
+                found
+                    .iter()
+                    .map(|error| format!("{name}: {}", chain(error))),
+            );
+        }
+        let overrides = overrides_file(|name| std::env::var_os(name));
+        told.extend(greenroom_manager::overrides_problems(&overrides));
+        if !told.is_empty() {
+            return Err(Failure::bad_input(told.join("\n")).at(at));
+        }
+        let told = serde_json::json!({"file": file, "overrides": overrides, "ok": true});
+        Output { json: self.json }.either(&told, || {
+            let overrides = match overrides.exists() {
+                true => format!(", and so is {}", overrides.display()),
+                false => String::new(),
+            };
+            format!("{} is good{overrides}", file.display())
+        })
+    }
+}
+
+/// Where the overrides file is (OVR-01).
+fn overrides_file(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> PathBuf {
+    let named = crate::env::OVERRIDES.iter().find_map(|name| variable(name));
+    named.map_or_else(|| OVERRIDES_FILE.into(), PathBuf::from)
 }
 
 /// Folder of the store when nothing names one.
@@ -243,5 +280,26 @@ async fn serve(running: Running, mut signals: Signals) -> Outcome {
             store_failed(&error)
         }),
         () = signals.recv() => Err(Failure::failed("ended at once by a second signal")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: OVR-01
+    #[test]
+    fn the_overrides_file_is_where_the_first_variable_says() {
+        let of = |set: &[(&str, &str)]| {
+            overrides_file(|name| {
+                let found = set.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).into())
+            })
+        };
+        let ours = ("GREENROOM_MANAGER_OVERRIDES_FILE", "/a");
+        let published = ("NORSK_MANAGER_OVERRIDES_FILE", "/b");
+        assert_eq!(of(&[]), Path::new("/var/data/manager-overrides.json"));
+        assert_eq!(of(&[published]), Path::new("/b"));
+        assert_eq!(of(&[published, ours]), Path::new("/a"));
     }
 }

@@ -9,6 +9,7 @@ mod control;
 mod ctl;
 mod demo;
 mod faults;
+mod fleet;
 mod handover;
 mod harness;
 mod installation;

@@ -142,13 +142,17 @@ impl Ledger {
     /// JOB-30, JOB-05.
     fn media_image(&self, record: &JobRecord, node: &Node) -> Result<String, Refusal> {
         let job = &record.view.job;
-        let image = self
-            .config
-            .media_images
-            .get(node.provider_name())
-            .and_then(|table| table.get(&job.media_version));
+        let provider = node.provider_name();
+        let of_settings = self.config.media_images.get(provider);
+        let of_overrides = self
+            .overrides
+            .media_version(provider, node.region(), job.media_version);
+        let image = match of_overrides {
+            Some(image) => image.map(str::to_owned),
+            None => of_settings.and_then(|table| table.get(&job.media_version).cloned()),
+        };
         match image {
-            Some(image) => Ok(image.clone()),
+            Some(image) => Ok(image),
             None if job.services.is_empty() => Err(failed(
                 "no_media_image",
                 format!(

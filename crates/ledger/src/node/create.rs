@@ -102,14 +102,14 @@ impl Ledger {
     }
 
     fn check_region(&self, provider: Provider, region: &str) -> Result<(), Refusal> {
-        let regions = self.config.providers.get(&provider);
-        if regions.is_none_or(|regions| regions.is_empty() || regions.contains(region)) {
+        let regions = self.regions_in_force(provider);
+        if regions.is_empty() || regions.contains(region) {
             return Ok(());
         }
         Err(failed(
             "region_not_configured",
             format!(
-                "{region:?} is not among the regions of {:?} in this Manager's settings",
+                "{region:?} is not among the regions of {:?} in this Manager's settings and overrides",
                 provider.name()
             ),
         )

@@ -119,6 +119,7 @@ impl World {
         Fresh {
             id: format!("{:032x}", self.drawn),
             token: format!("grt_{}", self.drawn),
+            ..Fresh::default()
         }
     }
 
@@ -498,6 +499,8 @@ pub(crate) fn order_word(order: &Order) -> String {
             WorkerOrder::ReportAck { report_id } => format!("{node_id}: ack {report_id}"),
             WorkerOrder::Shutdown { park, .. } => format!("{node_id}: shutdown park={park}"),
             WorkerOrder::Tags(_) => format!("{node_id}: tags"),
+            WorkerOrder::Discovery(order) => format!("{node_id}: discovery {}", order.version),
+            WorkerOrder::AccessReplica(order) => format!("{node_id}: replica {}", order.version),
         },
         Order::Provider { node_id, task } => {
             let task = format!("{task:?}");

@@ -4,6 +4,7 @@
 mod audit;
 mod bundles;
 mod common;
+mod fleet;
 mod idle;
 mod instances;
 mod jobs;

@@ -5,10 +5,12 @@
 
 mod audit;
 mod caller;
+mod fleet;
 mod health;
 mod kv;
 pub(crate) mod limits;
 mod logs;
+mod member;
 mod pages;
 mod reads;
 mod register;
@@ -16,18 +18,25 @@ mod service;
 mod streams;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_store::BootReport;
+use greenroom_types::Wall;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::node::NodeInfo;
 
 use crate::engine::{Caller, Engine};
 use crate::guard::Doorkeeper;
 use crate::links::Links;
+use crate::overrides::OverridesFile;
 
 pub(crate) use audit::Chain;
 pub(crate) use health::HealthApi;
 pub(crate) use logs::LogsApi;
+
+/// Trailer that names the revision of a mutating answer (CLUST-13).
+const REVISION_TRAILER: &str = "greenroom-revision";
 
 /// `norsk.api.manager.Manager`.
 #[derive(Clone)]
@@ -43,17 +52,41 @@ struct Parts {
     kv_pages: pages::Pages<kv::Listed>,
     chain: Arc<Chain>,
     doorkeeper: Doorkeeper,
+    overrides: Arc<OverridesFile>,
+    boot: BootReport,
+    /// When this start took over.
+    since: Wall,
+    /// A flip waits this long for workers (DISC-06).
+    acknowledge: Duration,
+}
+
+/// What the services need besides the engine.
+pub(crate) struct Beside {
+    /// Lines to workers.
+    pub(crate) links: Arc<Links>,
+    /// Where workers and members reach this Manager.
+    pub(crate) urls: Vec<String>,
+    pub(crate) chain: Arc<Chain>,
+    pub(crate) overrides: Arc<OverridesFile>,
+    /// What this start did to the store.
+    pub(crate) boot: BootReport,
+    /// A flip of the discovery secret waits this long for workers.
+    pub(crate) acknowledge: Duration,
 }
 
 // === impl ManagerApi ===
 
 impl ManagerApi {
-    pub(crate) fn new(
-        engine: Engine,
-        links: Arc<Links>,
-        urls: Vec<String>,
-        chain: Arc<Chain>,
-    ) -> Self {
+    pub(crate) fn new(engine: Engine, beside: Beside) -> Self {
+        let Beside {
+            links,
+            urls,
+            chain,
+            overrides,
+            boot,
+            acknowledge,
+        } = beside;
+        let since = engine.clock().now().wall;
         Self(Arc::new(Parts {
             engine,
             links,
@@ -63,6 +96,10 @@ impl ManagerApi {
             kv_pages: pages::Pages::weighing("kv", kv::Listed::bytes),
             chain,
             doorkeeper: Doorkeeper::default(),
+            overrides,
+            boot,
+            since,
+            acknowledge,
         }))
     }
 

@@ -10,10 +10,8 @@ use greenroom_types::call::{Call, Refusal, Reply};
 use tonic::{Request, Response, Status};
 
 use super::ManagerApi;
+use super::fleet::answered;
 use super::streams::Streaming;
-
-/// Trailer that names the revision of a mutating answer (CLUST-13).
-const REVISION_TRAILER: &str = "greenroom-revision";
 
 impl ManagerApi {
     /// Passes a step of a migration on at once: it changes nothing, and its payload must stand in no
@@ -41,17 +39,10 @@ impl ManagerApi {
         let caller = self.caller(&request)?;
         let wire = wire(request.into_inner());
         let call = Call::try_from(wire).map_err(|error| write_refusal(&refuse(error)))?;
-        let (revision, reply) = match self.relay(&call) {
+        answered(match self.relay(&call) {
             Some(relayed) => relayed,
             None => self.engine().call(caller, call).await,
-        }
-        .map_err(|refusal| write_refusal(&refusal))?;
-        let answer = A::write(reply).map_err(|refusal| write_refusal(&refusal))?;
-        let mut response = Response::new(answer);
-        response
-            .metadata_mut()
-            .insert(REVISION_TRAILER, revision.into());
-        Ok(response)
+        })
     }
 }
 
@@ -155,6 +146,58 @@ macro_rules! calls {
                 self.list_keys(&caller, request.get_ref()).map(Response::new)
             }
 
+            async fn get_discovery_fleet(
+                &self,
+                request: Request<pb::GetDiscoveryFleetRequest>,
+            ) -> Result<Response<pb::GetDiscoveryFleetResponse>, Status> {
+                self.caller(&request)?;
+                self.discovery_fleet().map(Response::new)
+            }
+
+            async fn rotate_discovery_tier_secret(
+                &self,
+                request: Request<pb::RotateDiscoveryTierSecretRequest>,
+            ) -> Result<Response<pb::RotateDiscoveryTierSecretResponse>, Status> {
+                self.rotate(request).await
+            }
+
+            async fn publish_access_replica(
+                &self,
+                request: Request<pb::PublishAccessReplicaRequest>,
+            ) -> Result<Response<pb::PublishAccessReplicaResponse>, Status> {
+                self.publish_replica(request).await
+            }
+
+            async fn reload_external_config(
+                &self,
+                request: Request<pb::ReloadExternalConfigRequest>,
+            ) -> Result<Response<pb::ReloadExternalConfigResponse>, Status> {
+                self.reload(request).await
+            }
+
+            async fn announce_control_plane(
+                &self,
+                request: Request<pb::AnnounceControlPlaneRequest>,
+            ) -> Result<Response<pb::AnnounceControlPlaneResponse>, Status> {
+                self.announce(request).await
+            }
+
+            async fn get_cluster_status(
+                &self,
+                request: Request<pb::GetClusterStatusRequest>,
+            ) -> Result<Response<pb::ClusterStatus>, Status> {
+                self.caller(&request)?;
+                self.cluster_status().map(Response::new)
+            }
+
+            async fn get_store_info(
+                &self,
+                request: Request<pb::GetStoreInfoRequest>,
+            ) -> Result<Response<pb::GetStoreInfoResponse>, Status> {
+                self.caller(&request)?;
+                self.store_info().map(Response::new)
+            }
+
             async fn cluster_member_register(
                 &self,
                 request: Request<pb::ClusterMemberRegisterRequest>,
@@ -197,5 +240,6 @@ calls! {
     rotate_cluster_node_token(pb::RotateClusterNodeTokenRequest) -> pb::RotateClusterNodeTokenResponse = RotateClusterNodeToken;
     append_audit_entry(pb::AppendAuditEntryRequest) -> pb::AppendAuditEntryResponse = AppendAuditEntry;
     prune_audit_log(pb::PruneAuditLogRequest) -> pb::PruneAuditLogResponse = PruneAuditLog;
+    publish_discovery_fleet(pb::PublishDiscoveryFleetRequest) -> pb::PublishDiscoveryFleetResponse = PublishDiscoveryFleet;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

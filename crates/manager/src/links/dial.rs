@@ -87,7 +87,7 @@ impl Dialler {
             let ended = session::run(&mut self).await;
             tracing::debug!(node_id = %self.node_id, ?ended, "a session with a worker ended");
             let rest = match ended {
-                Ended::Unwanted => return,
+                Ended::Unwanted => return self.engine.acks().forget(&self.node_id),
                 Ended::Redial | Ended::Dropped => {
                     backoff.reset();
                     Rest::upto(Duration::ZERO)
@@ -111,7 +111,7 @@ impl Dialler {
             match self.rest(rest).await {
                 Woken::InTime => {}
                 Woken::Called => backoff.reset(),
-                Woken::Unwanted => return,
+                Woken::Unwanted => return self.engine.acks().forget(&self.node_id),
             }
         }
     }

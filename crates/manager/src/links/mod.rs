@@ -4,6 +4,7 @@
 //! Orders are given to a line with the revision of the commit they came from. What came before the
 //! hello's own commit is left out: the hello brings both sides level (MNODE-13).
 
+mod access;
 mod backoff;
 mod dial;
 mod session;

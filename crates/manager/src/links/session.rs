@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_auth::{ManagerProof, NodeKey, PROOF_METADATA};
-use greenroom_ledger::{Command, Line, Link, Report};
+use greenroom_ledger::{Command, Line, Link, Report, WorkerOrder};
 use greenroom_proto::convert::call::PROTOCOL_MAJOR;
 use greenroom_proto::worker::node_controller_message::Message as Out;
 use greenroom_proto::worker::worker_client::WorkerClient;
@@ -22,6 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::Mail;
+use super::access::{self, Roles};
 use super::dial::Dialler;
 use super::wire::{self, Said};
 use crate::clock::wall;
@@ -62,6 +63,7 @@ struct Session<'a> {
     /// Minor of the worker's protocol (HELLO-06).
     minor: u32,
     info: InfoGate,
+    roles: Roles,
 }
 
 /// Lets through a bounded number of pieces of news per second and start.
@@ -89,6 +91,7 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         since: u64::MAX,
         minor: 0,
         info: InfoGate::default(),
+        roles: Roles::default(),
     };
     let ended = session.run(&proven).await;
     dialler.note(Line::Closed);
@@ -271,6 +274,8 @@ impl Session<'_> {
             return Err(Ended::NotReached);
         }
         self.minor = hello.protocol_minor;
+        self.roles.heard(hello.replica_version);
+        self.dialler.engine.acks().forget(&node_id);
         let hello = wire::read_hello(*hello).map_err(|error| {
             tracing::warn!(%node_id, %error, "a hello cannot be read; the stream is closed");
             Ended::NotReached
@@ -328,6 +333,11 @@ impl Session<'_> {
         // worker's silence (MNODE-09).
         let mut silent = Duration::ZERO;
         let mut last_tick = Instant::now();
+        let mut planes = self.dialler.engine.planes().subscribe();
+        // Where control planes are is told at the hello, if anybody ever said (CTRL-02).
+        if planes.borrow().version > 0 {
+            planes.mark_changed();
+        }
         loop {
             // Orders go first: reports without end must not hold back a stop (LIM-08).
             tokio::select! {
@@ -350,10 +360,14 @@ impl Session<'_> {
                         );
                         continue;
                     }
-                    // Only here, on its way to the worker that runs the job, is a secret in the clear (SEC-16).
-                    let order = self.dialler.engine.vault().open_order(*order);
-                    let mut message = wire::write_order(&order);
-                    self.dialler.engine.payloads().redeem_order(&order, &mut message);
+                    if let Some(message) = self.message_of(*order)
+                        && let Err(ended) = self.send(message).await
+                    {
+                        return ended;
+                    }
+                }
+                Ok(()) = planes.changed(), if self.minor >= wire::ACCESS_MINOR => {
+                    let message = access::planes(&planes.borrow_and_update());
                     if let Err(ended) = self.send(message).await {
                         return ended;
                     }
@@ -386,6 +400,44 @@ impl Session<'_> {
         }
     }
 
+    /// The message of an order. Only here, on its way to the worker that needs it, is a secret in the
+    /// clear (SEC-16, DISC-03).
+    fn message_of(&mut self, order: WorkerOrder) -> Option<NodeControllerMessage> {
+        let engine = &self.dialler.engine;
+        match &order {
+            WorkerOrder::Discovery(order) => {
+                let node_id = &self.dialler.node_id;
+                let message = access::discovery(engine.vault(), node_id, order);
+                if message.is_none() {
+                    tracing::error!(%node_id, "the discovery fleet's secrets cannot be opened");
+                }
+                return message;
+            }
+            WorkerOrder::AccessReplica(order) => return self.roles.choose(order),
+            _ => {}
+        }
+        let order = engine.vault().open_order(order);
+        let mut message = wire::write_order(&order)?;
+        engine.payloads().redeem_order(&order, &mut message);
+        Some(message)
+    }
+
+    /// The worker says what it holds; what it still lacks of the access roles is sent whole (REPL-04).
+    async fn hear_access(&mut self, replica: u64, discovery: u64) -> Result<(), Ended> {
+        let engine = &self.dialler.engine;
+        engine.acks().heard(&self.dialler.node_id, discovery);
+        self.roles.heard(replica);
+        let stored = engine.read(greenroom_ledger::Ledger::replica_version);
+        if !self.roles.lacks(stored) {
+            return Ok(());
+        }
+        let order = engine.read(greenroom_ledger::Ledger::replica_order);
+        match order.and_then(|order| self.roles.choose(&order)) {
+            Some(message) => self.send(message).await,
+            None => Ok(()),
+        }
+    }
+
     /// Takes one message. Its commit is waited for, so that reports are recorded in the order in
     /// which they were sent and a flood is slowed by flow control (LIM-08).
     async fn hear(&mut self, message: WorkerMessage) -> Result<(), Ended> {
@@ -396,6 +448,12 @@ impl Session<'_> {
                 tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
             }
             Ok(Said::Info(info)) => self.pass_on(info),
+            Ok(Said::Access {
+                replica_version,
+                discovery_version,
+            }) => {
+                return self.hear_access(replica_version, discovery_version).await;
+            }
             Ok(Said::Report {
                 report_id,
                 mut report,

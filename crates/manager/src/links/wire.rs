@@ -15,6 +15,9 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::StopReason;
 use greenroom_types::node::{InstanceKey, RunningNodeMetadata};
 
+/// The minor of the protocol with which access roles and lists of control planes came (HELLO-05).
+pub(super) const ACCESS_MINOR: u32 = 8;
+
 /// What a worker said after its hello.
 #[derive(Debug)]
 pub(super) enum Said {
@@ -24,12 +27,18 @@ pub(super) enum Said {
     Info(greenroom_types::job::JobInfo),
     /// A sign of life.
     Health,
+    /// What it holds of the access roles and of the discovery fleet.
+    Access {
+        replica_version: u64,
+        discovery_version: u64,
+    },
     /// A message for a part of the protocol that this version does not serve.
     Unserved,
 }
 
-/// The message that carries an order.
-pub(super) fn write_order(order: &WorkerOrder) -> NodeControllerMessage {
+/// The message that carries an order; none for one whose message depends on what the worker holds
+/// and on secrets, which `access.rs` writes.
+pub(super) fn write_order(order: &WorkerOrder) -> Option<NodeControllerMessage> {
     let mut out = NodeControllerMessage::default();
     out.message = Some(match order {
         WorkerOrder::Provision(job) => Out::ProvisionJob(write_job(job)),
@@ -86,8 +95,9 @@ pub(super) fn write_order(order: &WorkerOrder) -> NodeControllerMessage {
             park: *park,
         }),
         WorkerOrder::Tags(tags) => Out::Tags(wire::NodeTags { tags: tags.clone() }),
+        WorkerOrder::Discovery(_) | WorkerOrder::AccessReplica(_) => return None,
     });
-    out
+    Some(out)
 }
 
 /// The minor of the protocol with which an order came (HELLO-05).
@@ -95,6 +105,8 @@ pub(super) const fn minor_of(order: &WorkerOrder) -> u32 {
     match order {
         WorkerOrder::PrefetchImages { .. } => 9,
         WorkerOrder::Migration { .. } => 3,
+        WorkerOrder::Discovery(_) => 4,
+        WorkerOrder::AccessReplica(_) => ACCESS_MINOR,
         _ => 0,
     }
 }
@@ -250,7 +262,13 @@ pub(super) fn read_message(message: WorkerMessage) -> Result<Said, WireError> {
         In::Goodbye(goodbye) => Report::Goodbye {
             reason: goodbye.reason,
         },
-        In::Hello(_) | In::LeaseRefresh(_) | In::LeasesPauseAck(_) | In::AccessAck(_) => {
+        In::AccessAck(ack) => {
+            return Ok(Said::Access {
+                replica_version: ack.replica_version,
+                discovery_version: ack.discovery_version,
+            });
+        }
+        In::Hello(_) | In::LeaseRefresh(_) | In::LeasesPauseAck(_) => {
             return Ok(Said::Unserved);
         }
     };

@@ -4,6 +4,7 @@
 mod api;
 mod audit;
 mod events;
+mod fleet;
 mod hard;
 mod jobs;
 mod kv;
@@ -11,6 +12,7 @@ mod metrics;
 mod nodes;
 mod register;
 mod relay;
+mod replica;
 mod security;
 
 use greenroom_sdk::types::StartId;

@@ -12,6 +12,7 @@ use greenroom_proto::health::health_client::HealthClient;
 use greenroom_proto::manager::ListNodesRequest;
 use greenroom_sdk::types::Wall;
 use greenroom_sdk::types::call::Detail;
+use greenroom_sdk::types::discovery::RotationStep;
 use greenroom_sdk::types::job::HistoryKind;
 use greenroom_sdk::{
     Access, Client, Error, EventSettings, Settings, StreamItem, Token, TokenSource,
@@ -229,6 +230,17 @@ async fn a_credential_opens_what_its_role_may_do_and_nothing_else() {
     };
     let client = guarded.connect(shown).await.unwrap();
     client.create_job(job("b")).await.unwrap();
+
+    // The fleet's secrets are for the control plane, and rotating them for admins (DISC-03, DISC-04).
+    assert_eq!(client.get_discovery_fleet().await.unwrap(), None);
+    let flip = RotationStep::Flip;
+    let refused = client.rotate_discovery_tier_secret(flip, None, "").await;
+    assert_eq!(refused.unwrap_err().reason(), "role_required");
+    for token in [&guarded.viewer, &guarded.operator] {
+        let lesser = guarded.with(token).await;
+        let refused = lesser.get_discovery_fleet().await.unwrap_err();
+        assert_eq!(refused.reason(), "role_required");
+    }
 
     // The door on loopback asks for nothing.
     let local = guarded.manager.client().await;

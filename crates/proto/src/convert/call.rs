@@ -73,6 +73,10 @@ pub enum Request {
     AppendAuditEntry(manager::AppendAuditEntryRequest),
     PruneAuditLog(manager::PruneAuditLogRequest),
     AbortMigration(manager::AbortMigrationRequest),
+    PublishDiscoveryFleet(manager::PublishDiscoveryFleetRequest),
+    RotateDiscoveryTierSecret(manager::RotateDiscoveryTierSecretRequest),
+    PublishAccessReplica(manager::PublishAccessReplicaRequest),
+    ReloadExternalConfig(manager::ReloadExternalConfigRequest),
 }
 
 /// The minor with which a call arrived (HELLO-05): 0 for the published ones, none for a name that is no call.
@@ -105,7 +109,15 @@ pub fn minor_of_call(name: &str) -> Option<u32> {
         | "NotifyMigrationCutoverReady"
         | "NotifyMigrationCutoverApply" => 3,
         "KvGet" | "KvList" | "KvCommit" | "AppendAuditEntry" | "GetAuditLog" | "PruneAuditLog" => 5,
-        "PrefetchImages" | "SetNodeIdleExpiry" | "GetNodeIdleExpiry" => 9,
+        "PublishDiscoveryFleet" => 4,
+        "GetClusterStatus" => 5,
+        "GetDiscoveryFleet" | "RotateDiscoveryTierSecret" => 7,
+        "PublishAccessReplica" | "AnnounceControlPlane" => 8,
+        "PrefetchImages"
+        | "SetNodeIdleExpiry"
+        | "GetNodeIdleExpiry"
+        | "GetStoreInfo"
+        | "ReloadExternalConfig" => 9,
         _ => return None,
     })
 }
@@ -169,6 +181,10 @@ impl Request {
             Self::AppendAuditEntry(_) => "AppendAuditEntry",
             Self::PruneAuditLog(_) => "PruneAuditLog",
             Self::AbortMigration(_) => "AbortMigration",
+            Self::PublishDiscoveryFleet(_) => "PublishDiscoveryFleet",
+            Self::RotateDiscoveryTierSecret(_) => "RotateDiscoveryTierSecret",
+            Self::PublishAccessReplica(_) => "PublishAccessReplica",
+            Self::ReloadExternalConfig(_) => "ReloadExternalConfig",
         }
     }
 
@@ -207,6 +223,10 @@ impl Request {
             Self::AppendAuditEntry(it) => it.encode_to_vec(),
             Self::PruneAuditLog(it) => it.encode_to_vec(),
             Self::AbortMigration(it) => it.encode_to_vec(),
+            Self::PublishDiscoveryFleet(it) => it.encode_to_vec(),
+            Self::RotateDiscoveryTierSecret(it) => it.encode_to_vec(),
+            Self::PublishAccessReplica(it) => it.encode_to_vec(),
+            Self::ReloadExternalConfig(it) => it.encode_to_vec(),
         }
     }
 
@@ -247,6 +267,12 @@ impl Request {
             Self::AppendAuditEntry(_) => "norsk.api.manager.AppendAuditEntryRequest",
             Self::PruneAuditLog(_) => "norsk.api.manager.PruneAuditLogRequest",
             Self::AbortMigration(_) => "norsk.api.manager.AbortMigrationRequest",
+            Self::PublishDiscoveryFleet(_) => "norsk.api.manager.PublishDiscoveryFleetRequest",
+            Self::RotateDiscoveryTierSecret(_) => {
+                "norsk.api.manager.RotateDiscoveryTierSecretRequest"
+            }
+            Self::PublishAccessReplica(_) => "norsk.api.manager.PublishAccessReplicaRequest",
+            Self::ReloadExternalConfig(_) => "norsk.api.manager.ReloadExternalConfigRequest",
         }
     }
 

@@ -349,6 +349,8 @@ impl TryFrom<wire::ServiceParameters> for ServiceParameters {
             }),
             memory_limit: parameters.memory_limit,
             gpu: parameters.gpu,
+            discovery_access: parameters.discovery_access,
+            access_replica: parameters.access_replica,
         })
     }
 }
@@ -394,6 +396,8 @@ impl From<&ServiceParameters> for wire::ServiceParameters {
                 }),
             memory_limit: parameters.memory_limit,
             gpu: parameters.gpu,
+            discovery_access: parameters.discovery_access,
+            access_replica: parameters.access_replica,
         }
     }
 }

@@ -104,6 +104,7 @@ impl World {
         let fresh = Fresh {
             id: self.seed.hex(),
             token: format!("grt_{}", self.seed.hex()),
+            ..Fresh::default()
         };
         self.apply(Command::Call(Box::new(Called {
             call,

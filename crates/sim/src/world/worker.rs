@@ -281,7 +281,11 @@ impl World {
                 batch_id,
                 image_refs,
             } => self.pull(node_id, batch_id, image_refs),
-            WorkerOrder::UpdateJob(_) | WorkerOrder::ReportAck { .. } | WorkerOrder::Tags(_) => {}
+            WorkerOrder::UpdateJob(_)
+            | WorkerOrder::ReportAck { .. }
+            | WorkerOrder::Tags(_)
+            | WorkerOrder::Discovery(_)
+            | WorkerOrder::AccessReplica(_) => {}
         }
     }
 

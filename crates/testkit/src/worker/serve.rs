@@ -172,6 +172,8 @@ fn greet(
             })
             .collect(),
         last_report_id: state.last_report,
+        replica_version: state.replica_version,
+        control_plane_version: state.planes_version,
         ..WorkerHello::default()
     };
     if state.honesty != Honesty::Mute {
@@ -269,6 +271,19 @@ impl State {
 
     fn obey(&mut self, order: &Received) {
         match order {
+            Received::Planes(planes) => self.planes_version = planes.version,
+            Received::Discovery(access) if !self.holds => {
+                self.discovery_version = access.version;
+                self.acknowledge();
+            }
+            Received::Replica(replica) if !self.holds => {
+                let can_use =
+                    replica.delta_jws.is_empty() || replica.base_version == self.replica_version;
+                if can_use {
+                    self.replica_version = replica.version;
+                }
+                self.acknowledge();
+            }
             Received::Provision(order) if !self.instances.contains_key(&order.start_id) => {
                 let key = order.key();
                 let held = Held {

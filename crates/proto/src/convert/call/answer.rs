@@ -6,6 +6,7 @@
 use greenroom_types::{
     BundleId, JobId, NodeId, PoolName,
     call::{ClusterNode, Refusal, Reply, Status},
+    discovery::{DiscoveryFleet, RotationPhase},
     job::{JobInfo, JobWithHistory},
     kv::KvEntry,
     node::{RunningJob, ServiceRestarts},
@@ -15,7 +16,7 @@ use super::super::{
     WireError,
     common::{read_time_optional, read_time_or_zero, write_time},
     job::write_job_shown,
-    read_list,
+    read_list, read_required,
     stream::published_history,
     write_list,
 };
@@ -69,6 +70,10 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::AuditSeq(_) => "an audit entry",
         Reply::AuditPruned { .. } => "a pruned audit log",
         Reply::KvRevision(_) => "a revision",
+        Reply::Discovery { .. } => "a discovery fleet",
+        Reply::Rotated { .. } => "a rotated fleet",
+        Reply::ReplicaVersion(_) => "a version of access roles",
+        Reply::Reloaded(_) => "what a reload changed",
     };
     let message = format!("{kind} is no answer of {rpc}");
     Refusal::new(Status::Internal, "internal", message)
@@ -347,7 +352,109 @@ impl Answer for manager::KvCommitResponse {
     }
 }
 
+impl Answer for manager::PublishDiscoveryFleetResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Discovery {
+                fleet,
+                secrets_kept,
+            } => Ok(Self {
+                fleet: Some((&fleet).into()),
+                secrets_kept,
+            }),
+            other => Err(mismatch(&other, "PublishDiscoveryFleet")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Discovery {
+            fleet: read_required(self.fleet, "fleet")?,
+            secrets_kept: self.secrets_kept,
+        })
+    }
+}
+
+impl Answer for manager::RotateDiscoveryTierSecretResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Rotated {
+                fleet,
+                acknowledged,
+                not_acknowledged,
+                ..
+            } => Ok(Self {
+                fleet: Some((&fleet).into()),
+                acknowledged,
+                not_acknowledged: not_acknowledged.iter().map(ToString::to_string).collect(),
+            }),
+            other => Err(mismatch(&other, "RotateDiscoveryTierSecret")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Rotated {
+            fleet: read_required(self.fleet, "fleet")?,
+            version: 0,
+            acknowledged: self.acknowledged,
+            not_acknowledged: self.not_acknowledged.iter().map(NodeId::new).collect(),
+        })
+    }
+}
+
+impl Answer for manager::PublishAccessReplicaResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::ReplicaVersion(stored_version) => Ok(Self { stored_version }),
+            other => Err(mismatch(&other, "PublishAccessReplica")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::ReplicaVersion(self.stored_version))
+    }
+}
+
+impl Answer for manager::ReloadExternalConfigResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::Reloaded(changes) => Ok(Self { changes }),
+            other => Err(mismatch(&other, "ReloadExternalConfig")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::Reloaded(self.changes))
+    }
+}
+
 // === answers of the reading calls ===
+
+impl From<&DiscoveryFleet> for manager::DiscoveryFleet {
+    fn from(fleet: &DiscoveryFleet) -> Self {
+        Self {
+            addresses: fleet.addresses.clone(),
+            address: fleet.address.clone(),
+            leaf_token: fleet.leaf_token.clone(),
+            tier_secret: fleet.tier_secret.clone(),
+            tier_secret_alt: fleet.tier_secret_alt.clone(),
+            rotation_phase: fleet.rotation_phase.word().to_owned(),
+        }
+    }
+}
+
+impl TryFrom<manager::DiscoveryFleet> for DiscoveryFleet {
+    type Error = WireError;
+    fn try_from(fleet: manager::DiscoveryFleet) -> Result<Self, WireError> {
+        let phase = RotationPhase::of_word(&fleet.rotation_phase);
+        Ok(Self {
+            addresses: fleet.addresses,
+            address: fleet.address,
+            leaf_token: fleet.leaf_token,
+            tier_secret: fleet.tier_secret,
+            tier_secret_alt: fleet.tier_secret_alt,
+            rotation_phase: phase.ok_or_else(|| {
+                let message = "is no phase of a rotation: empty, staged or flipped";
+                WireError::new("bad_value", "rotation_phase", message)
+            })?,
+        })
+    }
+}
 
 impl From<&KvEntry> for manager::KvEntry {
     fn from(entry: &KvEntry) -> Self {

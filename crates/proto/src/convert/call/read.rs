@@ -3,9 +3,11 @@
 use greenroom_types::{
     BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role, Wall,
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
+    discovery::{Hidden, RotationStep},
     kv::{KvCommit, KvWrite},
     node::InstanceKey,
     pool::RootVolume,
+    replica::AccessReplica,
 };
 
 use super::{
@@ -106,6 +108,13 @@ fn required(request: &Request) -> Result<(), WireError> {
         Request::RotateClusterNodeToken(it) => node(&it.node_id),
         Request::AppendAuditEntry(_) => Ok(()),
         Request::PruneAuditLog(_) => Ok(()),
+        Request::PublishDiscoveryFleet(it) => match &it.fleet {
+            Some(_) => Ok(()),
+            None => Err(WireError::missing("fleet")),
+        },
+        Request::RotateDiscoveryTierSecret(_)
+        | Request::PublishAccessReplica(_)
+        | Request::ReloadExternalConfig(_) => Ok(()),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -270,6 +279,24 @@ fn read(request: Request) -> Result<Call, WireError> {
         Request::PruneAuditLog(it) => Call::PruneAuditLog {
             before: Wall(i64::try_from(it.before_timestamp_ms).unwrap_or(i64::MAX)),
         },
+        Request::PublishDiscoveryFleet(it) => Call::PublishDiscoveryFleet {
+            fleet: read_required(it.fleet, "fleet")?,
+            by: it.by,
+        },
+        Request::RotateDiscoveryTierSecret(it) => Call::RotateDiscoveryTierSecret {
+            step: read_step(it.step)?,
+            new_tier_secret: Hidden(it.new_tier_secret),
+            by: it.by,
+        },
+        Request::PublishAccessReplica(it) => Call::PublishAccessReplica(Box::new(AccessReplica {
+            version: it.version,
+            snapshot: it.snapshot_jws_gz.into(),
+            delta: it.delta_jws,
+            base_version: it.base_version,
+            attestation: it.attestation_jws,
+            keys: it.keys.into_iter().map(Into::into).collect(),
+        })),
+        Request::ReloadExternalConfig(_) => Call::ReloadExternalConfig,
         Request::AbortMigration(it) => Call::AbortMigration {
             job_id: read_job_id(it.job_id, "job_id")?,
             source_role: Role::new(it.source_role),
@@ -310,6 +337,19 @@ fn read_oci(node: manager::CreateOciNodeRequest) -> Result<CreateOciNode, WireEr
         memory_gb: set(node.memory_gb),
         launch_mode: read_enum::<wire::LaunchMode, _>(node.launch_mode, "launch_mode")?,
     })
+}
+
+fn read_step(step: i32) -> Result<RotationStep, WireError> {
+    match manager::RotationStep::try_from(step) {
+        Ok(manager::RotationStep::Stage) => Ok(RotationStep::Stage),
+        Ok(manager::RotationStep::Flip) => Ok(RotationStep::Flip),
+        Ok(manager::RotationStep::Finish) => Ok(RotationStep::Finish),
+        Ok(manager::RotationStep::Unset) => Err(WireError::missing("step")),
+        Err(_) => {
+            let message = format!("is {step}, it must be STAGE, FLIP or FINISH");
+            Err(WireError::new("unknown_enum", "step", message))
+        }
+    }
 }
 
 fn read_commit(commit: manager::KvCommitRequest) -> KvCommit {

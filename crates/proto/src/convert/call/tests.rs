@@ -1,6 +1,7 @@
 use greenroom_types::{
     Tags, Wall,
     call::{Call, Reply, Status},
+    discovery::{DiscoveryFleet, RotationPhase},
     job::{Job, Service, ServiceParameters},
 };
 
@@ -280,6 +281,26 @@ fn replies_come_back_the_same_and_fit_their_call_only() {
         checkpoint_seq: 9,
     });
     there_and_back::<manager::KvCommitResponse>(Reply::KvRevision(7));
+    let fleet = DiscoveryFleet {
+        addresses: vec!["a:1".to_owned()],
+        address: "a:1".to_owned(),
+        leaf_token: "leaf".to_owned(),
+        tier_secret: "new".to_owned(),
+        tier_secret_alt: "old".to_owned(),
+        rotation_phase: RotationPhase::Flipped,
+    };
+    there_and_back::<manager::PublishDiscoveryFleetResponse>(Reply::Discovery {
+        fleet: fleet.clone(),
+        secrets_kept: true,
+    });
+    there_and_back::<manager::RotateDiscoveryTierSecretResponse>(Reply::Rotated {
+        fleet,
+        version: 0,
+        acknowledged: 3,
+        not_acknowledged: vec!["n1".into()],
+    });
+    there_and_back::<manager::PublishAccessReplicaResponse>(Reply::ReplicaVersion(7));
+    there_and_back::<manager::ReloadExternalConfigResponse>(Reply::Reloaded(vec!["a".to_owned()]));
 
     let refusal = manager::JobHash::write(Reply::Done).unwrap_err();
     assert_eq!(

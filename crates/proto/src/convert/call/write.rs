@@ -1,6 +1,7 @@
 //! A [`Call`] as its request; never fails.
 
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode};
+use greenroom_types::discovery::RotationStep;
 use greenroom_types::kv::KvCommit;
 
 use super::{
@@ -197,6 +198,39 @@ impl From<&Call> for Request {
             Call::PruneAuditLog { before } => Self::PruneAuditLog(manager::PruneAuditLogRequest {
                 before_timestamp_ms: u64::try_from(before.0).unwrap_or_default(),
             }),
+            Call::PublishDiscoveryFleet { fleet, by } => {
+                Self::PublishDiscoveryFleet(manager::PublishDiscoveryFleetRequest {
+                    fleet: Some(fleet.into()),
+                    by: by.clone(),
+                })
+            }
+            Call::RotateDiscoveryTierSecret {
+                step,
+                new_tier_secret,
+                by,
+            } => Self::RotateDiscoveryTierSecret(manager::RotateDiscoveryTierSecretRequest {
+                step: match step {
+                    RotationStep::Stage => manager::RotationStep::Stage,
+                    RotationStep::Flip => manager::RotationStep::Flip,
+                    RotationStep::Finish => manager::RotationStep::Finish,
+                }
+                .into(),
+                new_tier_secret: new_tier_secret.0.clone(),
+                by: by.clone(),
+            }),
+            Call::PublishAccessReplica(it) => {
+                Self::PublishAccessReplica(manager::PublishAccessReplicaRequest {
+                    version: it.version,
+                    snapshot_jws_gz: it.snapshot.bytes().to_vec(),
+                    delta_jws: it.delta.clone(),
+                    base_version: it.base_version,
+                    attestation_jws: it.attestation.clone(),
+                    keys: it.keys.iter().map(|set| set.bytes().to_vec()).collect(),
+                })
+            }
+            Call::ReloadExternalConfig => {
+                Self::ReloadExternalConfig(manager::ReloadExternalConfigRequest {})
+            }
             Call::AbortMigration {
                 job_id,
                 source_role,

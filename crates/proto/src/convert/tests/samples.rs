@@ -153,14 +153,15 @@ fn parameters() -> impl Strategy<Value = ServiceParameters> {
     (
         vec(port(), 0..3),
         vec((text(), text()), 0..3),
-        any::<(Option<u64>, Option<u64>, bool, bool)>(),
+        any::<(Option<u64>, Option<u64>, bool, bool, bool, bool)>(),
         vec(any::<u32>(), 0..3),
         vec(mount, 0..3),
         option::of(check),
     )
         .prop_map(
             |(port_mappings, environment, plain, cpu_set, volume_mounts, health_check)| {
-                let (shared_memory_size, memory_limit, host_network, gpu) = plain;
+                let (shared_memory_size, memory_limit, host_network, gpu, discovery, replica) =
+                    plain;
                 ServiceParameters {
                     port_mappings,
                     environment,
@@ -171,6 +172,8 @@ fn parameters() -> impl Strategy<Value = ServiceParameters> {
                     health_check,
                     memory_limit,
                     gpu,
+                    discovery_access: discovery,
+                    access_replica: replica,
                 }
             },
         )

@@ -85,7 +85,13 @@ pub(super) fn container(
         .volume_mounts
         .iter()
         .map(|mount| self::mount(launch, mount))
-        .chain(launch.socket_dir.as_deref().map(|dir| Ok(socket(dir))));
+        .chain(launch.socket_dir.as_deref().map(|dir| Ok(socket(dir))))
+        .chain(
+            service
+                .offers
+                .iter()
+                .map(|offer| Ok(bound(&offer.dir, &offer.mounted_at))),
+        );
     let host_config = HostConfig {
         network_mode: Some(if service.host_network {
             "host".to_owned()
@@ -183,10 +189,15 @@ fn ports(service: &LaunchService) -> (Vec<String>, Bindings) {
 /// The directory of the job's socket. It is mounted and not the socket, which is another one after a
 /// restart of the worker (SOCK-01); nothing in it is the job's to change.
 fn socket(dir: &std::path::Path) -> Mount {
+    bound(dir, MOUNTED_AT)
+}
+
+/// A directory of the worker's, for reading. What is replaced in it is seen.
+fn bound(dir: &std::path::Path, target: &str) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(dir.display().to_string()),
-        target: Some(MOUNTED_AT.to_owned()),
+        target: Some(target.to_owned()),
         read_only: Some(true),
         ..Default::default()
     }
@@ -319,6 +330,27 @@ mod tests {
             assert_eq!(labels[label], value);
         }
         assert_eq!(labels["greenroom.spec-hash"].len(), 64);
+    }
+
+    // spec: WORK-57, WORK-58
+    #[test]
+    fn files_that_are_asked_for_are_mounted_for_reading() {
+        let parameters = ServiceParameters {
+            discovery_access: true,
+            access_replica: true,
+            ..ServiceParameters::default()
+        };
+        let mounts = create(parameters).1.host_config.unwrap().mounts.unwrap();
+        let targets: Vec<&str> = mounts
+            .iter()
+            .filter_map(|it| it.target.as_deref())
+            .collect();
+        let wanted = [
+            "/run/greenroom-access/discovery",
+            "/run/greenroom-access/replica",
+        ];
+        assert_eq!(targets, wanted);
+        assert!(mounts.iter().all(|mount| mount.read_only == Some(true)));
     }
 
     // spec: SEC-13

@@ -2,10 +2,12 @@
 
 use greenroom_types::{
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
+    discovery::{DiscoveryFleet, Hidden, RotationPhase, RotationStep},
     kv::{KvCommit, KvWrite},
     pool::RootVolume,
+    replica::AccessReplica,
 };
-use proptest::{collection::vec, option, prelude::*};
+use proptest::{collection::vec, option, prelude::*, sample::select};
 
 use super::*;
 
@@ -236,6 +238,70 @@ fn kv_call() -> impl Strategy<Value = Call> {
     )
 }
 
+fn fleet_call() -> impl Strategy<Value = Call> {
+    let phases = [
+        RotationPhase::None,
+        RotationPhase::Staged,
+        RotationPhase::Flipped,
+    ];
+    let fleet = (
+        texts(),
+        text(),
+        text(),
+        text(),
+        text(),
+        select(phases.to_vec()),
+    )
+        .prop_map(
+            |(addresses, address, leaf_token, tier_secret, tier_secret_alt, rotation_phase)| {
+                DiscoveryFleet {
+                    addresses,
+                    address,
+                    leaf_token,
+                    tier_secret,
+                    tier_secret_alt,
+                    rotation_phase,
+                }
+            },
+        );
+    let steps = [
+        RotationStep::Stage,
+        RotationStep::Flip,
+        RotationStep::Finish,
+    ];
+    let bytes = || vec(any::<u8>(), 0..8).prop_map(Payload::from);
+    let replica = (
+        any::<u64>(),
+        bytes(),
+        text(),
+        any::<u64>(),
+        text(),
+        vec(bytes(), 0..3),
+    )
+        .prop_map(
+            |(version, snapshot, delta, base_version, attestation, keys)| AccessReplica {
+                version,
+                snapshot,
+                delta,
+                base_version,
+                attestation,
+                keys,
+            },
+        );
+    prop_oneof![
+        (fleet, text()).prop_map(|(fleet, by)| Call::PublishDiscoveryFleet { fleet, by }),
+        (select(steps.to_vec()), text(), text()).prop_map(|(step, secret, by)| {
+            Call::RotateDiscoveryTierSecret {
+                step,
+                new_tier_secret: Hidden(secret),
+                by,
+            }
+        }),
+        replica.prop_map(|replica| Call::PublishAccessReplica(Box::new(replica))),
+        Just(Call::ReloadExternalConfig),
+    ]
+}
+
 pub(in crate::convert::tests) fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         job_call(),
@@ -243,6 +309,7 @@ pub(in crate::convert::tests) fn call() -> impl Strategy<Value = Call> {
         node_call(),
         migration_call(),
         kv_call(),
-        audit_call()
+        audit_call(),
+        fleet_call()
     ]
 }

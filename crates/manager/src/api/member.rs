@@ -1,0 +1,222 @@
+//! Calls about this very member: the control plane beside it, how it stands, its store. They ask no
+//! quorum.
+
+use greenroom_proto::convert::common::write_time;
+use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_proto::manager as pb;
+use greenroom_store::{BootOutcome, StoreInfo};
+use greenroom_types::call::{Refusal, Status};
+use greenroom_types::{Millis, Wall};
+use tonic::{Request, Response};
+
+use super::ManagerApi;
+use crate::planes::Plane;
+
+/// Longest url (CTRL-01).
+const URL_MAX: usize = 512;
+/// Times between two announcements (CTRL-01).
+const INTERVAL_MS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000;
+
+impl ManagerApi {
+    /// Where the control plane beside this member is (CTRL-01).
+    pub(super) async fn announce(
+        &self,
+        request: Request<pb::AnnounceControlPlaneRequest>,
+    ) -> Result<Response<pb::AnnounceControlPlaneResponse>, tonic::Status> {
+        let caller = self.caller(&request)?;
+        let pb::AnnounceControlPlaneRequest { url, interval_ms } = request.into_inner();
+        check(&url, interval_ms).map_err(|refusal| write_refusal(&refusal))?;
+        let engine = self.engine();
+        let now = engine.clock().now();
+        let announced = engine
+            .planes()
+            .announce(now, &url, interval_ms.map(Millis))
+            .await;
+        let is_news = announced.map_err(|error| {
+            tracing::error!(%error, "an announced control plane could not be kept");
+            write_refusal(&Refusal::new(
+                Status::Unavailable,
+                "store_failed",
+                "the announcement could not be kept; see the Manager's log",
+            ))
+        })?;
+        if is_news {
+            let member = engine.member().to_owned();
+            tracing::info!(member, url, "control plane announced");
+            let payload = serde_json::json!({"member": member, "url": url, "by": caller.actor});
+            // It is in force without: a quorum may be lost, and then no entry can be made.
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.note("announce_control_plane", payload).await });
+        }
+        Ok(Response::new(pb::AnnounceControlPlaneResponse {
+            members: self.planes(),
+        }))
+    }
+
+    fn planes(&self) -> Vec<pb::ControlPlane> {
+        let engine = self.engine();
+        let planes = engine.planes().all(engine.clock().mono());
+        planes.iter().map(write_plane).collect()
+    }
+
+    /// How the cluster stands, as this member sees it (CLUST-10).
+    pub(super) fn cluster_status(&self) -> Result<pb::ClusterStatus, tonic::Status> {
+        let engine = self.engine();
+        let info = self.store_now()?;
+        let member = engine.member().to_owned();
+        let mut planes = self.planes().into_iter();
+        let own = pb::ClusterMember {
+            name: member.clone(),
+            kind: "full".to_owned(),
+            state: "primary".to_owned(),
+            voting: true,
+            lag_ms: 0,
+            last_contact: Some(write_time(engine.clock().now().wall)),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            control_plane: planes.find(|plane| plane.member == member),
+        };
+        Ok(pb::ClusterStatus {
+            member: member.clone(),
+            role: "primary".to_owned(),
+            generation: info.identity.generation,
+            term: info.term,
+            index: info.revision,
+            primary: member,
+            primary_since: Some(write_time(self.0.since)),
+            members: vec![own],
+            quorum_needed: 1,
+            quorum_present: 1,
+            fault_tolerance: 0,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// The store, what this start did to it, and how the overrides file stands (STORE-07, OVR-03).
+    pub(super) fn store_info(&self) -> Result<pb::GetStoreInfoResponse, tonic::Status> {
+        let info = self.store_now()?;
+        let last_backup_at = info.last_backup.and_then(|it| it.wall_ms);
+        let last_backup_at = last_backup_at.map(|ms| write_time(Wall(ms)));
+        let stores = info.files.into_iter().map(|file| pb::StoreInfo {
+            name: file.name,
+            schema_version: file.schema,
+            size_bytes: file.bytes,
+            last_backup_at,
+        });
+        let shown = |path: &Option<std::path::PathBuf>| {
+            path.as_ref().map(|path| path.display().to_string())
+        };
+        let (action, backup, damaged) = match &self.0.boot.outcome {
+            BootOutcome::Opened => ("nothing", None, None),
+            BootOutcome::Created => ("created", None, None),
+            BootOutcome::Restored {
+                from,
+                damaged_kept_as,
+                ..
+            } => ("restored", shown(from), shown(damaged_kept_as)),
+        };
+        Ok(pb::GetStoreInfoResponse {
+            stores: stores.collect(),
+            boot: Some(pb::BootReport {
+                action: action.to_owned(),
+                backup: backup.unwrap_or_default(),
+                damaged_kept_as: damaged.unwrap_or_default(),
+                ..pb::BootReport::default()
+            }),
+            overrides: self.0.overrides.status(),
+        })
+    }
+
+    fn store_now(&self) -> Result<StoreInfo, tonic::Status> {
+        self.engine().store().info().map_err(|error| {
+            tracing::error!(%error, "the store's folder cannot be read");
+            write_refusal(&Refusal::new(
+                Status::Unavailable,
+                "store_failed",
+                "the store's folder cannot be read; see the Manager's log",
+            ))
+        })
+    }
+}
+
+fn write_plane(plane: &Plane) -> pb::ControlPlane {
+    pb::ControlPlane {
+        member: plane.member.clone(),
+        url: plane.url.clone(),
+        announced_at: Some(write_time(plane.announced_at)),
+        interval_ms: plane.interval_ms,
+        stale: plane.stale,
+        active: plane.active,
+    }
+}
+
+fn check(url: &str, interval_ms: Option<u64>) -> Result<(), Refusal> {
+    let refuse = |reason, path: &str, text: String| {
+        let text = format!("{path}: {text}");
+        Err(Refusal::new(Status::InvalidArgument, reason, text).with("path", path))
+    };
+    if !url.is_empty() && !is_url(url) {
+        let text = format!("must be https:// or http:// with a host, of at most {URL_MAX} bytes");
+        return refuse("bad_url", "url", text);
+    }
+    match interval_ms {
+        Some(ms) if !INTERVAL_MS.contains(&ms) => {
+            let (least, most) = (INTERVAL_MS.start(), INTERVAL_MS.end());
+            refuse(
+                "bad_value",
+                "interval_ms",
+                format!("is {ms}, it must be {least} to {most}"),
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A name and password in it would be a secret that every worker keeps.
+fn is_url(text: &str) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else {
+        return false;
+    };
+    let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+    let plain = uri.authority().is_some_and(|it| !it.as_str().contains('@'));
+    let host = uri.host().is_some_and(|host| !host.is_empty());
+    text.len() <= URL_MAX && is_web && plain && host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: CTRL-01
+    #[test]
+    fn a_url_is_of_the_web_and_an_interval_is_bounded() {
+        let reason = |url: &str, interval| check(url, interval).map_err(|it| it.reason);
+        let long = format!("https://a/{}", "x".repeat(URL_MAX));
+        let most = &long[..URL_MAX];
+        for good in ["https://control:7000", "http://[::1]:1/x", "", most] {
+            assert_eq!(reason(good, None), Ok(()), "{good}");
+        }
+        for bad in [
+            "control:7000",
+            "/x",
+            "ftp://a",
+            "https://",
+            "https:///x",
+            "https://u:p@a",
+            &long,
+        ] {
+            assert_eq!(reason(bad, None), Err("bad_url".to_owned()), "{bad}");
+        }
+        for (interval, good) in [
+            (999, false),
+            (1_000, true),
+            (3_600_000, true),
+            (3_600_001, false),
+        ] {
+            assert_eq!(
+                reason("https://a", Some(interval)).is_ok(),
+                good,
+                "{interval}"
+            );
+        }
+    }
+}
