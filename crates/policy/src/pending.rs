@@ -297,20 +297,29 @@ impl Policy {
         if job.cause == Cause::Recovery {
             return None;
         }
-        let start = job.seen.job.start_date_time?;
+        let start = self.start_of(job)?;
         let spot = job.spot.as_ref()?;
         let lead = self
-            .bundles
-            .get(&spot.bundle_id)
-            .and_then(|bundle| bundle.status.as_ref())
-            .and_then(|status| {
+            .bundle(&spot.bundle_id)
+            .and_then(|bundle| {
                 self.settings
-                    .pool(status.bundle.pool_of(spot.replica_index).as_str())
+                    .pool(bundle.pool_of(spot.replica_index).as_str())
             })
             .map(greenroom_types::pool::Pool::placement_lead)
             .unwrap_or_default();
         let at = start.plus(-i64::try_from(lead.0).unwrap_or(i64::MAX));
         (at > self.now.wall).then_some(at)
+    }
+
+    /// The start that its bundle gives a job, or else its own message (SCHED-03): a bundle is told
+    /// before its jobs.
+    pub(crate) fn start_of(&self, job: &JobRecord) -> Option<Wall> {
+        let given = job.spot.as_ref().and_then(|spot| {
+            let bundle = self.bundle(&spot.bundle_id)?;
+            let spec = bundle.job(spot.job_name.as_str())?;
+            spec.start_date_time.or(bundle.start_date_time)
+        });
+        given.or(job.seen.job.start_date_time)
     }
 
     /// Puts a job off until its own timer (PEND-06).

@@ -47,6 +47,8 @@ pub struct Policy {
     pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
     pub(crate) bundles: BTreeMap<BundleId, BundleRecord>,
     pub(crate) tiers: BTreeMap<(PoolName, TierName), TierRecord>,
+    /// Jobs of which an instance is still ending, by node. Follows from the records of the jobs.
+    pub(crate) remains_at: BTreeMap<NodeId, BTreeSet<JobId>>,
     /// What placement sees; kept in step with the records above.
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
@@ -115,6 +117,7 @@ impl Policy {
             nodes: BTreeMap::new(),
             bundles: BTreeMap::new(),
             tiers: BTreeMap::new(),
+            remains_at: BTreeMap::new(),
             fleet,
             pending: Pending::default(),
             spares: Spares::default(),
