@@ -394,7 +394,7 @@ impl Policy {
             return;
         };
         let Some(spot) = job.spot.clone() else { return };
-        job.target = Some(Binding {
+        job.target = Some(Box::new(Binding {
             seq,
             node_id: node_id.clone(),
             role,
@@ -408,7 +408,7 @@ impl Policy {
             ending: false,
             single_use,
             gpu_index,
-        });
+        }));
         self.touch_if_spare(node_id);
         self.fleet
             .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);

@@ -28,12 +28,12 @@ impl Policy {
         let mut source = None;
         if let Some(job) = self.jobs.get_mut(&job_id) {
             source = job.binding.take();
-            job.binding = job.target.take();
+            job.binding = job.target.take().map(|target| *target);
             if let Some(binding) = &mut job.binding {
                 binding.state = BindingState::Running;
             }
             if decision.is_some() {
-                job.record = decision;
+                job.record = decision.map(Box::new);
             }
             job.migration = None;
         }
@@ -172,7 +172,7 @@ impl Policy {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
         self.fleet.unbind(job_id, Side::MigrationTarget);
         self.touch_if_spare(&target.node_id);
-        Some(target)
+        Some(*target)
     }
 
     /// The target's first call was accepted (MIGR-01).

@@ -43,7 +43,8 @@ pub struct Policy {
     pub(crate) opened: Option<Now>,
     pub(crate) timers: TimerTable,
     pub(crate) calls: Calls,
-    pub(crate) jobs: BTreeMap<JobId, JobRecord>,
+    /// A map keeps places free for as many more: what stands in them is to be small (PERF-03).
+    pub(crate) jobs: BTreeMap<JobId, Box<JobRecord>>,
     pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
     pub(crate) bundles: BTreeMap<BundleId, BundleRecord>,
     pub(crate) tiers: BTreeMap<(PoolName, TierName), TierRecord>,

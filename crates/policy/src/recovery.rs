@@ -447,7 +447,7 @@ impl Policy {
             .is_some_and(|binding| binding.state == BindingState::Running);
         let now = self.now.mono;
         let wanted = |key: &(Role, NodeId)| {
-            let mut sides = job.binding.iter().chain(&job.target);
+            let mut sides = job.binding.iter().chain(job.target.as_deref());
             sides.any(|side| side.role == key.0 && side.node_id == key.1)
         };
         let strays: Vec<_> = history::runs(&job.seen)

@@ -125,7 +125,7 @@ impl Policy {
             return;
         };
         if binding.state < BindingState::Running {
-            job.news = Some(info.clone());
+            job.news = Some(Box::new(info.clone()));
         }
         job.service_restarts.note(info.at, &info.kind);
     }
@@ -189,8 +189,10 @@ impl Policy {
             job.spot.clone_from(&spot);
         } else {
             let order = self.order();
-            self.jobs
-                .insert(job_id.clone(), JobRecord::new(Arc::clone(seen), order));
+            self.jobs.insert(
+                job_id.clone(),
+                Box::new(JobRecord::new(Arc::clone(seen), order)),
+            );
         }
         self.note_remains(&job_id);
         if let Some(spot) = &spot {
