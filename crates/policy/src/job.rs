@@ -47,7 +47,7 @@ pub(crate) struct JobRecord {
     /// Until when each counted trigger counts, oldest first (CEIL-01).
     pub(crate) restarts: VecDeque<Mono>,
     /// Verdict of this instance (CEIL-12).
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Box<Verdict>>,
     /// Nodes excluded for this job alone, and until when (HEALTH-10).
     pub(crate) excluded: BTreeMap<NodeId, Mono>,
     /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen`.
@@ -59,7 +59,7 @@ pub(crate) struct JobRecord {
     pub(crate) awaits_remains: Option<Mono>,
     /// The last instance that its worker refused, and how far the history went then: the refusal is
     /// told before the history shows it.
-    pub(crate) refused: Option<(Role, NodeId, u64)>,
+    pub(crate) refused: Option<Box<(Role, NodeId, u64)>>,
     /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
     pub(crate) resting: bool,
     /// Strays that were told to stop, and when (BIND-08).

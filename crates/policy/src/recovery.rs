@@ -388,7 +388,7 @@ impl Policy {
     fn goes_on(&self, job: &JobRecord, run: &Run) -> bool {
         let key = (run.role.clone(), run.node_id.clone());
         let told = job.strays.get(&key);
-        let refused = job.refused.as_ref();
+        let refused = job.refused.as_deref();
         self.is_running(&run.node_id)
             && told.is_none_or(|at| *at + STRAY_STOP_INTERVAL <= self.now.mono)
             && refused.is_none_or(|(role, node_id, known)| {
