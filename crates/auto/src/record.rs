@@ -534,6 +534,9 @@ impl Recorder {
                 if let Some(timeout) = options.timeout_ms {
                     drain["timeout"] = format!("{}ms", timeout.0).into();
                 }
+                if options.for_upgrade {
+                    drain["forUpgrade"] = true.into();
+                }
                 json!({"drain": drain})
             }),
             ApiCall::HandleNodeInterruption {

@@ -259,7 +259,7 @@ pub(crate) fn mass(scale: usize) -> Table {
     let (((), taking), bytes, _) = allocated(|| timed(|| snapshot(&mut world, events)));
     let (((), deciding), more, _) = allocated(|| timed(|| end_of_snapshot(&mut world)));
     let jobs = world.starts();
-    let ((), answering) = timed(|| world.accept_all());
+    let (((), answering), back, _) = allocated(|| timed(|| world.accept_all()));
     table.fact("placed", whole(jobs as f64));
     table.fact("taking the snapshot, CPU s", seconds(taking));
     table.fact("deciding, CPU s", seconds(deciding));
@@ -270,8 +270,8 @@ pub(crate) fn mass(scale: usize) -> Table {
         whole(bytes / (bundles * JOBS) as f64),
     );
     table.fact(
-        "bytes a job more once placed, its call counted",
-        whole(more / jobs.max(1) as f64),
+        "bytes a job more once placed and its call answered",
+        whole((more + back) / jobs.max(1) as f64),
     );
     table
 }

@@ -25,7 +25,8 @@ impl Case<'_> {
             | Reason::WrongPool
             | Reason::WrongTier
             | Reason::Unreachable
-            | Reason::Cordoned => None,
+            | Reason::Cordoned
+            | Reason::RuntimeUnavailable => None,
             Reason::DiskNearlyFull => node
                 .low_disk()
                 .map(|disk| Detail::Disk { room: disk.room() }),

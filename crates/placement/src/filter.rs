@@ -240,6 +240,9 @@ impl<'a> Case<'a> {
         if node.is_disk_low() {
             return Err(Reason::DiskNearlyFull);
         }
+        if node.is_runtime_down() {
+            return Err(Reason::RuntimeUnavailable);
+        }
         if !self.needs.run_on(node.offer.runtime) {
             return Err(Reason::WrongRuntime);
         }

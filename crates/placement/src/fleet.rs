@@ -332,6 +332,7 @@ impl Fleet {
             entry.warm.clear();
             entry.foreign.clear();
             entry.listed.clear();
+            entry.gone.clear();
             self.settle(slot);
         }
     }
@@ -365,11 +366,14 @@ impl Fleet {
     }
 
     /// What a node's inventory says that jobs hold there, each job once: it counts with what is bound,
-    /// or beyond it (RESV-07).
-    pub fn set_listed(&mut self, node: &NodeId, jobs: Vec<Listed>) {
+    /// or beyond it. What has `gone` since does not count, though the inventory reports it as taken
+    /// (RESV-07).
+    pub fn set_listed(&mut self, node: &NodeId, jobs: Vec<Listed>, gone: Vec<Listed>) {
         let slot = self.slot(node);
-        if self.nodes[slot].listed != jobs {
-            self.nodes[slot].listed = jobs;
+        let entry = &mut self.nodes[slot];
+        if entry.listed != jobs || entry.gone != gone {
+            entry.listed = jobs;
+            entry.gone = gone;
             self.settle(slot);
         }
     }

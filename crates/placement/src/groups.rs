@@ -6,17 +6,27 @@
 //! alone, so dormant members belong to it (INTRA-04).
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use greenroom_types::JobName;
-use greenroom_types::bundle::Bundle;
+use greenroom_types::bundle::{Bundle, BundleStatus};
 
 use crate::needs::Needs;
+
+/// A bundle that stays where it was told, by itself or in its status: there is one copy of it.
+#[derive(Clone, Debug)]
+pub enum SharedBundle {
+    /// By itself.
+    Alone(Arc<Bundle>),
+    /// With what the Manager says of its jobs.
+    InStatus(Arc<BundleStatus>),
+}
 
 /// A bundle as the engine reads it; the same for both copies.
 #[derive(Clone, Debug)]
 pub struct BundlePlan {
-    bundle: Arc<Bundle>,
+    bundle: SharedBundle,
     jobs: Vec<PlannedJob>,
     groups: Vec<Group>,
 }
@@ -50,12 +60,38 @@ pub struct Group {
     pub port_clash: bool,
 }
 
+// === impl SharedBundle ===
+
+impl Deref for SharedBundle {
+    type Target = Bundle;
+
+    fn deref(&self) -> &Bundle {
+        match self {
+            Self::Alone(bundle) => bundle,
+            Self::InStatus(status) => &status.bundle,
+        }
+    }
+}
+
+impl From<&Arc<Bundle>> for SharedBundle {
+    fn from(bundle: &Arc<Bundle>) -> Self {
+        Self::Alone(Arc::clone(bundle))
+    }
+}
+
+impl From<&Arc<BundleStatus>> for SharedBundle {
+    fn from(status: &Arc<BundleStatus>) -> Self {
+        Self::InStatus(Arc::clone(status))
+    }
+}
+
 // === impl BundlePlan ===
 
 impl BundlePlan {
     /// Works out the rules of a bundle. Names of jobs that do not exist are passed over (VALID-03
     /// reports them); of two jobs of one name the first counts.
-    pub fn new(bundle: Arc<Bundle>) -> Self {
+    pub fn new(bundle: impl Into<SharedBundle>) -> Self {
+        let bundle = bundle.into();
         let count = bundle.jobs.len();
         let mut index: BTreeMap<&str, usize> = BTreeMap::new();
         for (at, job) in bundle.jobs.iter().enumerate() {
@@ -129,7 +165,7 @@ impl BundlePlan {
     }
 
     /// The bundle it was made from.
-    pub const fn bundle(&self) -> &Arc<Bundle> {
+    pub const fn bundle(&self) -> &SharedBundle {
         &self.bundle
     }
 

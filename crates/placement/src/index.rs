@@ -350,7 +350,7 @@ fn counted(node: &Node) -> Option<(usize, usize)> {
 }
 
 /// The filters for which neither the request nor the load of the node matters (PLACE-03, PLACE-06
-/// to PLACE-08, PLACE-34).
+/// to PLACE-08, PLACE-34, PLACE-36).
 fn takes_work(node: &Node) -> bool {
     node.is_considered()
         && !node.condition.unhealthy
@@ -358,6 +358,7 @@ fn takes_work(node: &Node) -> bool {
         && node.is_reachable()
         && !node.is_cordoned()
         && !node.is_disk_low()
+        && !node.is_runtime_down()
 }
 
 /// Place in the order, and what is free, for a job that has nothing on the node yet.

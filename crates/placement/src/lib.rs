@@ -33,7 +33,7 @@ mod walk;
 pub use binding::{Bound, JobRef, Side};
 pub use decision::{Decision, Degraded, Domain, FailureReason};
 pub use fleet::{Drift, Fleet};
-pub use groups::{BundlePlan, Group, PlannedJob};
+pub use groups::{BundlePlan, Group, PlannedJob, SharedBundle};
 pub use key::{Key, Packing, Rank};
 pub use needs::{GpuNeed, Needs};
 pub use node::{Listed, NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};

@@ -33,7 +33,7 @@ pub struct Needs {
     pub ports: BTreeSet<Port>,
     /// One entry per job that asks for a GPU share, largest first.
     pub gpus: Vec<GpuNeed>,
-    /// A service names an image (PLACE-35).
+    /// A service names an image, or there is none and the media runtime is all (PLACE-35).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub containers: bool,
     /// A service names none.
@@ -63,19 +63,20 @@ impl GpuNeed {
 // === impl Needs ===
 
 impl Needs {
-    /// Needs of a job of a bundle. Services that its template brings are not known here.
+    /// Needs of a job of a bundle. One without services is the media runtime alone, which is an image
+    /// (JOB-05).
     pub fn of_job(job: &BundleJob) -> Self {
         let services = &job.launch.services;
         let is_image = |container: &Container| matches!(container, Container::Docker(_));
         Self {
-            containers: services.iter().any(|it| is_image(&it.container)),
+            containers: services.is_empty() || services.iter().any(|it| is_image(&it.container)),
             processes: services.iter().any(|it| !is_image(&it.container)),
             ..Self::of(&job.requirements)
         }
     }
 
     /// Whether a node with this runtime runs it, as far as that is known (PLACE-35).
-    pub(crate) fn run_on(&self, runtime: Option<RuntimeKind>) -> bool {
+    pub fn run_on(&self, runtime: Option<RuntimeKind>) -> bool {
         match runtime {
             Some(RuntimeKind::Containers) => !self.processes,
             Some(RuntimeKind::Processes) => !self.containers,

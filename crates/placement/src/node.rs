@@ -152,6 +152,8 @@ pub(crate) struct Node {
     pub(crate) foreign: Vec<(JobId, JobRef)>,
     /// What its inventory says that jobs hold, by job; each job once.
     pub(crate) listed: Vec<Listed>,
+    /// What its inventory lists and reports as taken although it has ended since.
+    pub(crate) gone: Vec<Listed>,
     pub(crate) holds: Vec<Hold>,
     /// Ports of node services, with the index of the service.
     pub(crate) service_ports: Vec<(Port, usize)>,
@@ -249,6 +251,11 @@ impl Node {
         self.inventory().is_some_and(|inventory| inventory.disk_low)
     }
 
+    /// PLACE-36.
+    pub(crate) fn is_runtime_down(&self) -> bool {
+        self.inventory().is_some_and(|it| it.is_runtime_down())
+    }
+
     /// The disk because of which it takes no new work.
     pub(crate) fn low_disk(&self) -> Option<&Disk> {
         let inventory = self.inventory().filter(|inventory| inventory.disk_low)?;
@@ -319,7 +326,7 @@ impl Node {
         let own = |hold: &Hold| hold.members.iter().any(&is_own);
         if self.holds.iter().any(own) {
             let mut reserved = self.derive(own);
-            reserved.raise_to(&self.reported);
+            reserved.raise_to(&self.still_reported());
             Cow::Owned(reserved)
         } else {
             Cow::Borrowed(&self.reserved)
@@ -339,17 +346,34 @@ impl Node {
         is_own: impl Fn(&JobRef) -> bool,
     ) -> Reserved {
         let mut node = self.clone();
-        node.listed.retain(|listed| listed.job_id != *job_id);
+        let (own, others) = std::mem::take(&mut node.listed)
+            .into_iter()
+            .partition(|listed| listed.job_id == *job_id);
+        node.listed = others;
+        let own: Vec<Listed> = own;
         let mut reserved = node.derive(|hold| hold.members.iter().any(&is_own));
-        reserved.raise_to(&node.reported);
+        reserved.raise_to(&node.still_reported().less(&own));
         reserved
     }
 
     pub(crate) fn sum_up(&mut self) {
-        self.reserved = self.derive(|_| false);
-        let reported = std::mem::take(&mut self.reported);
-        self.reserved.raise_to(&reported);
-        self.reported = reported;
+        self.reserved = self.summed_up();
+    }
+
+    /// What is in force for a job without holds of its own, worked out anew (RESV-02).
+    pub(crate) fn summed_up(&self) -> Reserved {
+        let mut reserved = self.derive(|_| false);
+        reserved.raise_to(&self.still_reported());
+        reserved
+    }
+
+    /// What its worker says is taken, less what has ended since (RESV-07).
+    fn still_reported(&self) -> Cow<'_, Reserved> {
+        if self.gone.is_empty() {
+            Cow::Borrowed(&self.reported)
+        } else {
+            Cow::Owned(self.reported.less(&self.gone))
+        }
     }
 
     /// Replaces its numbers by those of its worker (PROV-04).

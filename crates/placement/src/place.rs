@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use greenroom_types::PoolName;
+use greenroom_types::bundle::Bundle;
 use greenroom_types::pool::{Pool, Tier};
 
 use crate::decision::{Decision, FailureReason};
@@ -86,10 +87,10 @@ fn decide(
 fn plan_of<'a>(fleet: &'a Fleet, request: &Request<'_>) -> Cow<'a, BundlePlan> {
     let known = fleet
         .plan(&request.bundle.bundle_id)
-        .filter(|plan| std::ptr::eq(Arc::as_ptr(plan.bundle()), request.bundle));
+        .filter(|plan| std::ptr::eq::<Bundle>(&**plan.bundle(), request.bundle));
     match known {
         Some(plan) => Cow::Borrowed(plan.as_ref()),
-        None => Cow::Owned(BundlePlan::new(Arc::new(request.bundle.clone()))),
+        None => Cow::Owned(BundlePlan::new(&Arc::new(request.bundle.clone()))),
     }
 }
 

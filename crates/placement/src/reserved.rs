@@ -128,6 +128,28 @@ impl Reserved {
         }
     }
 
+    /// What of it is left without what these hold.
+    pub(crate) fn less<'a>(&self, gone: impl IntoIterator<Item = &'a Listed>) -> Self {
+        let mut left = self.clone();
+        for Listed {
+            needs, gpu_index, ..
+        } in gone
+        {
+            left.capacity = (left.capacity - needs.capacity).max(0.0);
+            left.cores = left.cores.saturating_sub(needs.cores);
+            for capability in &needs.capabilities {
+                if let Some(count) = left.capabilities.get_mut(&capability.name) {
+                    *count = count.saturating_sub(capability.count.into());
+                }
+            }
+            let share: f64 = needs.gpus.iter().map(|need| need.share).sum();
+            if let Some(taken) = gpu_index.and_then(|index| left.gpus.get_mut(&index)) {
+                *taken = (*taken - share).max(0.0);
+            }
+        }
+        left
+    }
+
     /// Share taken on a device.
     pub(crate) fn gpu(&self, index: u32) -> f64 {
         self.gpus.get(&index).copied().unwrap_or(0.0)

@@ -86,6 +86,8 @@ pub enum Reason {
     Cordoned,
     /// Its disk has too little free for new work.
     DiskNearlyFull,
+    /// What runs services there does not answer.
+    RuntimeUnavailable,
     /// It runs containers and the job is processes, or the other way round.
     WrongRuntime,
     /// It is kept for other templates.
@@ -251,6 +253,7 @@ impl Reason {
             Self::Unreachable => "unreachable",
             Self::Cordoned => "cordoned",
             Self::DiskNearlyFull => "diskNearlyFull",
+            Self::RuntimeUnavailable => "runtimeUnavailable",
             Self::WrongRuntime => "wrongRuntime",
             Self::ReservedExclusively => "reservedExclusively",
             Self::InsufficientCapabilities => "insufficientCapabilities",
@@ -275,6 +278,7 @@ impl Reason {
             Self::Unreachable => "cannot be reached",
             Self::Cordoned => "cordoned",
             Self::DiskNearlyFull => "disk nearly full",
+            Self::RuntimeUnavailable => "its container engine does not answer",
             Self::WrongRuntime => "another runtime",
             Self::ReservedExclusively => "kept for other templates",
             Self::InsufficientCapabilities => "lacks a capability",

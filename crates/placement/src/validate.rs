@@ -103,7 +103,7 @@ pub fn validate(bundle: &Bundle, fleet: &Fleet) -> Findings {
     let mut check = Check {
         bundle,
         fleet,
-        plan: BundlePlan::new(Arc::new(bundle.clone())),
+        plan: BundlePlan::new(&Arc::new(bundle.clone())),
         findings: Findings::default(),
     };
     check.shape();

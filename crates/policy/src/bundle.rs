@@ -101,7 +101,7 @@ impl Policy {
             .is_some_and(|before| before.bundle == status.bundle);
         record.status = Some(Arc::clone(status));
         if !same {
-            self.fleet.set_bundle(&Arc::new(status.bundle.clone()));
+            self.fleet.set_bundle(status);
         }
     }
 

@@ -125,12 +125,12 @@ impl Policy {
         let Some(job) = self.jobs.get_mut(job_id) else {
             return;
         };
-        job.verdict = Some(Verdict {
+        job.verdict = Some(Box::new(Verdict {
             reason: reason.to_owned(),
             accepted: false,
             echoed: false,
             sent_at: self.now.mono,
-        });
+        }));
         if let Some(spot) = job.spot.clone() {
             self.fleet.set_released(&spot, true);
         }

@@ -83,7 +83,7 @@ impl Policy {
             let stands = self.standing(job) == Standing::Pending;
             // A step of the wall clock is noticed within seconds, not at once (TIME-04).
             let waits = Timer::ScheduledStart(job_id.clone());
-            let scheduled = job.seen.job.start_date_time.is_some()
+            let scheduled = self.start_of(job).is_some()
                 && (job.pending.is_some() || self.timers.due(&waits).is_some());
             count += usize::from(if scheduled {
                 job.pending.is_some()

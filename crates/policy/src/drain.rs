@@ -18,6 +18,7 @@ use crate::policy::Policy;
 use crate::recovery::Lost;
 use crate::settings::DEFAULT_DRAIN_TIMEOUT;
 use crate::timer::{Due, Timer};
+use crate::upgrade::BACKUP_FIRST;
 
 pub use crate::interrupt::NodeInterruption;
 
@@ -105,6 +106,8 @@ pub struct DrainOptions {
     pub strategy: Strategy,
     /// How single jobs change over.
     pub strategies: BTreeMap<JobId, Strategy>,
+    /// An act of choice: what is on the air leaves by a handover or not at all (DRAIN-19).
+    pub for_upgrade: bool,
 }
 
 /// One drain, under way or ended.
@@ -161,6 +164,8 @@ impl Policy {
         {
             return Ok(ApiAnswer::Drain(Box::new(drain.state.clone())));
         }
+        let bound = self.in_recovery_order(self.bound_to(node_id));
+        self.check_upgrade(node_id, &options, &bound)?;
         let timeout = options.timeout_ms.unwrap_or(DEFAULT_DRAIN_TIMEOUT);
         self.begin_drain(node_id, timeout, options, out);
         match self.drains.get(node_id) {
@@ -181,6 +186,7 @@ impl Policy {
     ) {
         self.change_condition(node_id, |condition| condition.cordoned = true);
         self.services.look_at(node_id);
+        let for_upgrade = options.for_upgrade;
         let drain = Drain {
             state: DrainState {
                 node_id: node_id.clone(),
@@ -209,8 +215,11 @@ impl Policy {
                 self.abort_migration(&id, "the node of the target is being drained", out);
             }
         }
-        let bound = self.bound_to(node_id);
-        for Lost { job_id, .. } in self.in_recovery_order(bound) {
+        let mut bound = self.in_recovery_order(self.bound_to(node_id));
+        if for_upgrade {
+            bound = self.backups_first(bound);
+        }
+        for Lost { job_id, .. } in bound {
             self.take_up(node_id, &job_id, out);
         }
         let due = Due::Mono(self.now.mono + timeout);
@@ -234,8 +243,6 @@ impl Policy {
         let Some(drain) = self.drains.get_mut(node_id) else {
             return;
         };
-        let strategy = drain.options.strategies.get(job_id).copied();
-        let strategy = strategy.unwrap_or(drain.options.strategy);
         if drain.job(job_id).is_none() {
             drain.state.jobs.push(DrainJob {
                 job_id: job_id.clone(),
@@ -245,14 +252,20 @@ impl Policy {
             });
         }
         drain.again.remove(job_id);
+        let for_upgrade = drain.options.for_upgrade;
+        let gently = for_upgrade && !drain.state.force;
         let running = self.jobs.get(job_id).and_then(|job| job.migration.clone());
-        let options = MigrateOptions {
-            strategy,
-            ..MigrateOptions::default()
-        };
         let begun = match running {
             Some(id) => Ok(id),
-            None => self.migrate(job_id, options, None, out),
+            None if gently && self.waits_for_backup(node_id, job_id) => Err(BACKUP_FIRST),
+            None => {
+                let options = MigrateOptions {
+                    strategy: self.change_over(node_id, job_id),
+                    ..MigrateOptions::default()
+                };
+                let begun = self.migrate(job_id, options, None, out);
+                begun.map_err(MigrationRefusal::code)
+            }
         };
         let failed = begun.as_ref().ok().and_then(|id| {
             let state = self.migration_by_id(id)?;
@@ -268,14 +281,10 @@ impl Policy {
             (Ok(id), Some((reason, no_place))) => {
                 (DrainStatus::Stuck, Some(id), Some(reason), no_place)
             }
-            (Err(refusal), _) => {
-                let again = refusal == MigrationRefusal::NotRunning;
-                (
-                    DrainStatus::Stuck,
-                    None,
-                    Some(refusal.code().to_owned()),
-                    again,
-                )
+            (Err(code), _) => {
+                // The backup settles, and a notice of the provider lets every job go (DRAIN-21).
+                let again = for_upgrade || code == MigrationRefusal::NotRunning.code();
+                (DrainStatus::Stuck, None, Some(code.to_owned()), again)
             }
         };
         if again {

@@ -282,6 +282,19 @@ pub enum ApiError {
         /// The node.
         node_id: NodeId,
     },
+    /// A job of the node is on the air and could only be cut off; nothing was done (DRAIN-19).
+    #[error(
+        "node {node_id:?} cannot be emptied for an upgrade: {job_id:?} is on the air, and {reason}; \
+         wait until it is off the air, or drain with force"
+    )]
+    OnAir {
+        /// The node.
+        node_id: NodeId,
+        /// The job.
+        job_id: JobId,
+        /// Why it cannot be handed over.
+        reason: MigrationRefusal,
+    },
     /// The migration is refused; nothing was done (MIGR-02).
     #[error("job {job_id:?} cannot be moved: {reason}")]
     Migration {
@@ -335,6 +348,7 @@ impl ApiError {
             Self::MigrationAborted { reason, .. } => reason,
             Self::PastPointOfNoReturn { .. } => "pastPointOfNoReturn",
             Self::NodeNotRunning { .. } => "nodeNotRunning",
+            Self::OnAir { .. } => "onAir",
             Self::NotASpare { .. } => "notASpare",
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),

@@ -149,7 +149,7 @@ impl Policy {
         let mut all: Vec<&PlacementInfo> = self
             .jobs
             .values()
-            .filter_map(|job| job.record.as_ref())
+            .filter_map(|job| job.record.as_deref())
             .collect();
         all.sort_by(|a, b| b.at.cmp(&a.at).then_with(|| a.job_id.cmp(&b.job_id)));
         all
@@ -157,7 +157,7 @@ impl Policy {
 
     /// Placement of record of a job (BIND-05).
     pub fn placement_for_job(&self, job_id: &JobId) -> Option<&PlacementInfo> {
-        self.jobs.get(job_id)?.record.as_ref()
+        self.jobs.get(job_id)?.record.as_deref()
     }
 
     /// Jobs that wait for their scheduled start, earliest first (SCHED-06).

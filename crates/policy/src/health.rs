@@ -69,7 +69,7 @@ impl Policy {
         self.exclude_for(job_id, &node_id);
         if let Some(job) = self.jobs.get_mut(job_id) {
             let known = crate::history::newest(&job.seen);
-            job.refused = Some((key.role.clone(), node_id.clone(), known));
+            job.refused = Some(Box::new((key.role.clone(), node_id.clone(), known)));
         }
         if code == RejectionCode::InvalidSpec {
             self.end_for_good(job_id, reason, out);

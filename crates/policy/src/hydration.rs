@@ -364,7 +364,7 @@ impl Policy {
         } else {
             PlacementKind::Provision
         };
-        job.record = Some(PlacementInfo {
+        job.record = Some(Box::new(PlacementInfo {
             job_id: job_id.clone(),
             bundle_id: spot.bundle_id,
             replica_index: spot.replica_index,
@@ -382,7 +382,7 @@ impl Policy {
             degraded: false,
             at: run.running_since.unwrap_or(run.accepted_at),
             trace: None,
-        });
+        }));
     }
 
     /// Ends what a predecessor left over and starts what it left prepared (HYDR-07, HYDR-17).

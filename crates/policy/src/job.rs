@@ -15,7 +15,7 @@ use crate::event::CallId;
 use crate::history::{self, Run};
 use crate::pending::Entry;
 
-/// One job.
+/// One job. What few jobs have, or only for a while, is boxed (PERF-03).
 #[derive(Debug)]
 pub(crate) struct JobRecord {
     /// The last the stream said of it. Written by the stream alone.
@@ -27,13 +27,13 @@ pub(crate) struct JobRecord {
     /// Where it belongs; none: unbound.
     pub(crate) binding: Option<Binding>,
     /// Where its migration will take it, once that is placed.
-    pub(crate) target: Option<Binding>,
+    pub(crate) target: Option<Box<Binding>>,
     /// The migration that claims it.
     pub(crate) migration: Option<MigrationId>,
     /// The last decision that found a place (BIND-05).
-    pub(crate) record: Option<PlacementInfo>,
+    pub(crate) record: Option<Box<PlacementInfo>>,
     /// What the worker said last of the start of its binding.
-    pub(crate) news: Option<JobInfo>,
+    pub(crate) news: Option<Box<JobInfo>>,
     /// Restarts of its services by the worker of its binding, as far as they were heard.
     pub(crate) service_restarts: ServiceRestarts,
     /// How it is placed next (PEND-05).
@@ -47,7 +47,7 @@ pub(crate) struct JobRecord {
     /// Until when each counted trigger counts, oldest first (CEIL-01).
     pub(crate) restarts: VecDeque<Mono>,
     /// Verdict of this instance (CEIL-12).
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Box<Verdict>>,
     /// Nodes excluded for this job alone, and until when (HEALTH-10).
     pub(crate) excluded: BTreeMap<NodeId, Mono>,
     /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen`.
@@ -59,13 +59,13 @@ pub(crate) struct JobRecord {
     pub(crate) awaits_remains: Option<Mono>,
     /// The last instance that its worker refused, and how far the history went then: the refusal is
     /// told before the history shows it.
-    pub(crate) refused: Option<(Role, NodeId, u64)>,
+    pub(crate) refused: Option<Box<(Role, NodeId, u64)>>,
     /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
     pub(crate) resting: bool,
     /// Strays that were told to stop, and when (BIND-08).
     pub(crate) strays: BTreeMap<(Role, NodeId), Mono>,
     /// Its entry among the pending jobs.
-    pub(crate) pending: Option<Entry>,
+    pub(crate) pending: Option<Box<Entry>>,
 }
 
 /// Where a job belongs, from the decision on (BIND-01, BIND-02).

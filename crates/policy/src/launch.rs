@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greenroom_placement::{Context, Decision, JobRef, Request, Side, Trace, place, place_traced};
+use greenroom_placement::{
+    Context, Decision, JobRef, Request, SharedBundle, Side, Trace, place, place_traced,
+};
 use greenroom_types::bundle::{Bundle, OnRuntimeFailure};
 use greenroom_types::call::{Call, Detail, StartJob, Status};
 use greenroom_types::node::ServiceRestarts;
@@ -61,7 +63,7 @@ impl Policy {
         if !matches!(decision, Decision::Failure { .. })
             && let Some(job) = self.jobs.get_mut(job_id)
         {
-            job.record = Some(info.clone());
+            job.record = Some(Box::new(info.clone()));
         }
         out.callback(Callback::OnPlacementDecision(Box::new(info.clone())));
         match decision {
@@ -248,10 +250,8 @@ impl Policy {
             .collect()
     }
 
-    pub(crate) fn bundle(&self, bundle_id: &greenroom_types::BundleId) -> Option<Arc<Bundle>> {
-        self.fleet
-            .plan(bundle_id)
-            .map(|plan| Arc::clone(plan.bundle()))
+    pub(crate) fn bundle(&self, bundle_id: &greenroom_types::BundleId) -> Option<SharedBundle> {
+        self.fleet.plan(bundle_id).map(|plan| plan.bundle().clone())
     }
 
     pub(crate) fn tell_failure(&mut self, info: PlacementInfo, out: &mut Effects) {

@@ -43,6 +43,7 @@ pub mod spare;
 mod stop_time;
 mod stream;
 pub mod timer;
+mod upgrade;
 
 pub use check::Violation;
 pub use effect::{Callback, Effect, Effects};

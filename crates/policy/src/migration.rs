@@ -255,7 +255,7 @@ impl Policy {
     }
 
     /// The source's role and node, if the job may be moved now (MIGR-02).
-    fn may_migrate(
+    pub(crate) fn may_migrate(
         &self,
         job_id: &JobId,
         options: &MigrateOptions,
@@ -280,11 +280,16 @@ impl Policy {
         if options.target_node_id.as_ref() == Some(&binding.node_id) {
             return Err(MigrationRefusal::TargetIsSource);
         }
-        let declared = job.seen.job.handover || self.spec(job_id).is_some_and(|spec| spec.handover);
-        if options.strategy == Strategy::Handover && !declared {
+        if options.strategy == Strategy::Handover && !self.can_hand_over(job_id) {
             return Err(MigrationRefusal::NotCooperative);
         }
         Ok((binding.role.clone(), binding.node_id.clone()))
+    }
+
+    /// The job is declared with `handover`.
+    pub(crate) fn can_hand_over(&self, job_id: &JobId) -> bool {
+        let seen = self.jobs.get(job_id).map(|job| &job.seen.job);
+        seen.is_some_and(|job| job.handover) || self.spec(job_id).is_some_and(|spec| spec.handover)
     }
 
     /// Places the target by the same path as any job (MIGR-05) and sends its first call.
@@ -389,7 +394,7 @@ impl Policy {
             return;
         };
         let Some(spot) = job.spot.clone() else { return };
-        job.target = Some(Binding {
+        job.target = Some(Box::new(Binding {
             seq,
             node_id: node_id.clone(),
             role,
@@ -403,7 +408,7 @@ impl Policy {
             ending: false,
             single_use,
             gpu_index,
-        });
+        }));
         self.touch_if_spare(node_id);
         self.fleet
             .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);

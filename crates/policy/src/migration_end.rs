@@ -28,12 +28,12 @@ impl Policy {
         let mut source = None;
         if let Some(job) = self.jobs.get_mut(&job_id) {
             source = job.binding.take();
-            job.binding = job.target.take();
+            job.binding = job.target.take().map(|target| *target);
             if let Some(binding) = &mut job.binding {
                 binding.state = BindingState::Running;
             }
             if decision.is_some() {
-                job.record = decision;
+                job.record = decision.map(Box::new);
             }
             job.migration = None;
         }
@@ -138,6 +138,8 @@ impl Policy {
         let target = migration.state.target_node_id.as_ref();
         let counts = !self.is_reclaimed(&migration.state.source_node_id)
             && !target.is_some_and(|target| self.is_reclaimed(target));
+        let started = migration.start_sent && undo == Undo::Target;
+        let told = target.filter(|_| started).cloned();
         if migration.past_return {
             // It was told to stop, so it is not where the job goes on (BIND-07).
             let source = migration.state.source_node_id.clone();
@@ -145,6 +147,9 @@ impl Policy {
             self.note_stray_stopped(&job_id, &role, &source);
         }
         self.finish_aborted(id, reason, undo, out);
+        if let Some(node_id) = told {
+            self.expect_remains(&job_id, &node_id);
+        }
         let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
         self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);
         if let Some(binding) = self.unbind(&job_id) {
@@ -167,7 +172,7 @@ impl Policy {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
         self.fleet.unbind(job_id, Side::MigrationTarget);
         self.touch_if_spare(&target.node_id);
-        Some(target)
+        Some(*target)
     }
 
     /// The target's first call was accepted (MIGR-01).

@@ -3,14 +3,13 @@
 //! What placement must know of a node is kept in the fleet beside the record here; every change goes
 //! through one method so that the two cannot part.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use greenroom_placement::{Listed, Needs, NodeCondition, NodeFacts};
 use greenroom_types::bundle::Requirements;
 use greenroom_types::call::{Call, Status};
 use greenroom_types::inventory::NodeInventory;
-use greenroom_types::job::{HistoryKind, JobWithHistory};
 use greenroom_types::node::{
     NodeMetadata, NodeState, NodeStoppingReason, RunningNodeMetadata, StartPhase,
 };
@@ -47,6 +46,8 @@ pub(crate) struct NodeRecord {
     pub(crate) inventory_order: Option<u64>,
     /// Its first picture said that its disk is nearly full (HEALTH-12).
     pub(crate) came_low: bool,
+    /// Instances that its picture lists and that were shown as over since it came (RESV-07).
+    pub(crate) over: BTreeSet<StartId>,
     /// It came with the snapshot as running; its first NodeStarted may be of the same start
     /// (HYDR-15).
     pub(crate) hydrated: bool,
@@ -69,6 +70,7 @@ impl NodeRecord {
             asked: None,
             inventory_order: None,
             came_low: false,
+            over: BTreeSet::new(),
             hydrated: false,
             terminate_told: false,
             rejections: VecDeque::new(),
@@ -405,34 +407,61 @@ impl Policy {
         self.change_condition(node_id, |condition| {
             condition.unreachable = !inventory.reachable
         });
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.over.clear();
+        }
         self.note_listed(node_id);
     }
 
-    /// What a node's picture lists, less the instances that the Manager has seen end since: a picture
-    /// is late by design (RESV-07).
+    /// An instance is over: what its node's picture lists of it is old (RESV-07).
+    pub(crate) fn note_over(&mut self, node_id: &NodeId, start_id: Option<&StartId>) {
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.over.extend(start_id.cloned());
+        }
+        self.note_listed(node_id);
+    }
+
+    /// What a node's picture lists, less the instances that the Manager has seen end since, and with
+    /// those that have begun to end before it listed them: a picture is late by design (RESV-07).
     pub(crate) fn note_listed(&mut self, node_id: &NodeId) {
-        let Some(inventory) = self.fleet.inventory(node_id).map(Arc::clone) else {
+        if !self.fleet.contains(node_id) {
             return;
-        };
+        }
+        let inventory = self.fleet.inventory(node_id).map(Arc::clone);
+        let assigned = inventory.as_ref().map_or(&[][..], |it| &it.assigned_jobs);
         let mut foreign = Vec::new();
         let mut listed: BTreeMap<JobId, Listed> = BTreeMap::new();
-        for assigned in &inventory.assigned_jobs {
-            let Some(job) = self.jobs.get(&assigned.job_id) else {
-                continue;
-            };
+        let mut gone = Vec::new();
+        let over = self.nodes.get(node_id).map(|record| &record.over);
+        for assigned in assigned {
+            let job_id = &assigned.job_id;
+            // One that the mirror knows no more, or not yet, takes its room all the same.
+            let job = self.jobs.get(job_id);
             // Services reserve nothing but their ports, which are counted elsewhere (RESV-06).
-            if is_service(&job.seen.job) || is_over(&job.seen, &assigned.start_id) {
+            if job.is_some_and(|job| is_service(&job.seen.job)) {
                 continue;
             }
-            let job_id = &assigned.job_id;
-            foreign.extend(job.spot.clone().map(|spot| (job_id.clone(), spot)));
+            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
             let needs = Needs::of(&Requirements {
                 required_capacity: assigned.capacity,
                 required_cores: assigned.cores,
+                // A picture does not tell them by instance.
+                required_capabilities: defined
+                    .map_or_else(Vec::new, |it| it.requirements.required_capabilities.clone()),
                 required_host_ports: assigned.host_ports.clone(),
                 required_gpu_capacity: assigned.gpu_capacity,
                 ..Requirements::default()
             });
+            if over.is_some_and(|over| over.contains(&assigned.start_id)) {
+                gone.push(Listed {
+                    job_id: job_id.clone(),
+                    needs,
+                    gpu_index: assigned.gpu_index,
+                });
+                continue;
+            }
+            let spot = job.and_then(|job| job.spot.clone());
+            foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
             let entry = listed.entry(job_id.clone()).or_insert_with(|| Listed {
                 job_id: job_id.clone(),
                 needs: Needs::default(),
@@ -440,9 +469,25 @@ impl Policy {
             });
             entry.needs.add(&needs);
         }
+        for job_id in self.remains_at.get(node_id).into_iter().flatten() {
+            let job = self.jobs.get(job_id);
+            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
+            if let Some(defined) = defined
+                && !listed.contains_key(job_id)
+            {
+                let spot = job.and_then(|job| job.spot.clone());
+                foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
+                let kept = Listed {
+                    job_id: job_id.clone(),
+                    needs: Needs::of(&defined.requirements),
+                    gpu_index: None,
+                };
+                listed.insert(job_id.clone(), kept);
+            }
+        }
         self.fleet.set_foreign(node_id, foreign);
         self.fleet
-            .set_listed(node_id, listed.into_values().collect());
+            .set_listed(node_id, listed.into_values().collect(), gone);
     }
 
     pub(crate) fn node_tags(&mut self, metadata: &Arc<NodeMetadata>) {
@@ -459,13 +504,6 @@ impl Policy {
             self.change_condition(node_id, |condition| condition.unreachable = !reachable);
         }
     }
-}
-
-/// The history shows that start as over.
-fn is_over(job: &JobWithHistory, start_id: &StartId) -> bool {
-    job.history.iter().rev().any(|entry| {
-        matches!(entry.kind, HistoryKind::Stopped(_)) && entry.start_id.as_ref() == Some(start_id)
-    })
 }
 
 /// How a node was when it left service.

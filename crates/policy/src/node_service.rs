@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greenroom_placement::Needs;
 use greenroom_types::call::{Call, StartJob};
 use greenroom_types::id::ServiceId;
 use greenroom_types::inventory::Capability;
@@ -140,7 +141,7 @@ impl Policy {
             for node_id in &nodes {
                 let placed = self.services.at(&service.service_id, node_id).is_some();
                 let fit = self.is_fit_for(&service, node_id, placed);
-                if fit && !placed {
+                if fit && !placed && self.takes_starts_of(&service, node_id) {
                     self.start_service(&service, node_id, out);
                 } else if placed && !fit {
                     self.tear_down(&service.service_id, node_id, out);
@@ -166,6 +167,17 @@ impl Policy {
             } else {
                 self.fleet.offers(node_id, &service.consumes)
             }
+    }
+
+    /// Its worker would not refuse it out of hand (PLACE-34 to PLACE-36). What runs there is not ended
+    /// for that.
+    fn takes_starts_of(&self, service: &NodeService, node_id: &NodeId) -> bool {
+        self.fleet.inventory(node_id).is_some_and(|inventory| {
+            let needs = Needs::of_job(&service.job_spec);
+            !inventory.disk_low
+                && !inventory.is_runtime_down()
+                && needs.run_on(inventory.runtime_kind())
+        })
     }
 
     /// As [`greenroom_placement::Fleet::offers`], for a node whose worker may count these very needs

@@ -205,11 +205,11 @@ impl Policy {
             return;
         };
         let standing = self.standing(job);
-        let old = job.pending.clone();
         let new = (standing == Standing::Pending).then(|| Entry {
             key: self.pending_key(job),
             class: self.class_of(job),
         });
+        let changed = job.pending.as_deref() != new.as_ref();
 
         let scheduled = Timer::ScheduledStart(job_id.clone());
         match standing {
@@ -228,13 +228,15 @@ impl Policy {
         if standing != Standing::Pending {
             self.timers.stop(&Timer::LaunchGate(job_id.clone()));
         }
-        if old != new {
-            self.file(job_id, old, new);
+        if changed {
+            self.file(job_id, new);
         }
     }
 
     /// Puts a job among the pending ones, takes it out, or moves it to where it belongs now.
-    fn file(&mut self, job_id: &JobId, old: Option<Entry>, new: Option<Entry>) {
+    fn file(&mut self, job_id: &JobId, new: Option<Entry>) {
+        let job = self.jobs.get_mut(job_id);
+        let old = job.and_then(|job| job.pending.take());
         let told = old.as_ref().is_some_and(|entry| self.pending.remove(entry));
         if let Some(new) = &new {
             let same = old.as_ref().is_some_and(|old| old.class == new.class);
@@ -244,7 +246,7 @@ impl Policy {
             self.pending.try_now(job_id);
         }
         if let Some(job) = self.jobs.get_mut(job_id) {
-            job.pending = new;
+            job.pending = new.map(Box::new);
         }
     }
 
@@ -253,11 +255,11 @@ impl Policy {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
-        if let Some(old) = job.pending.clone() {
+        if let Some(old) = &job.pending {
             let class = self.class_of(job);
             if class != old.class {
                 let key = old.key.clone();
-                self.file(job_id, Some(old), Some(Entry { key, class }));
+                self.file(job_id, Some(Entry { key, class }));
             }
         }
     }
@@ -297,20 +299,29 @@ impl Policy {
         if job.cause == Cause::Recovery {
             return None;
         }
-        let start = job.seen.job.start_date_time?;
+        let start = self.start_of(job)?;
         let spot = job.spot.as_ref()?;
         let lead = self
-            .bundles
-            .get(&spot.bundle_id)
-            .and_then(|bundle| bundle.status.as_ref())
-            .and_then(|status| {
+            .bundle(&spot.bundle_id)
+            .and_then(|bundle| {
                 self.settings
-                    .pool(status.bundle.pool_of(spot.replica_index).as_str())
+                    .pool(bundle.pool_of(spot.replica_index).as_str())
             })
             .map(greenroom_types::pool::Pool::placement_lead)
             .unwrap_or_default();
         let at = start.plus(-i64::try_from(lead.0).unwrap_or(i64::MAX));
         (at > self.now.wall).then_some(at)
+    }
+
+    /// The start that its bundle gives a job, or else its own message (SCHED-03): a bundle is told
+    /// before its jobs.
+    pub(crate) fn start_of(&self, job: &JobRecord) -> Option<Wall> {
+        let given = job.spot.as_ref().and_then(|spot| {
+            let bundle = self.bundle(&spot.bundle_id)?;
+            let spec = bundle.job(spot.job_name.as_str())?;
+            spec.start_date_time.or(bundle.start_date_time)
+        });
+        given.or(job.seen.job.start_date_time)
     }
 
     /// Puts a job off until its own timer (PEND-06).

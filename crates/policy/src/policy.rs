@@ -43,10 +43,13 @@ pub struct Policy {
     pub(crate) opened: Option<Now>,
     pub(crate) timers: TimerTable,
     pub(crate) calls: Calls,
-    pub(crate) jobs: BTreeMap<JobId, JobRecord>,
+    /// A map keeps places free for as many more: what stands in them is to be small (PERF-03).
+    pub(crate) jobs: BTreeMap<JobId, Box<JobRecord>>,
     pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
     pub(crate) bundles: BTreeMap<BundleId, BundleRecord>,
     pub(crate) tiers: BTreeMap<(PoolName, TierName), TierRecord>,
+    /// Jobs of which an instance is still ending, by node. Follows from the records of the jobs.
+    pub(crate) remains_at: BTreeMap<NodeId, BTreeSet<JobId>>,
     /// What placement sees; kept in step with the records above.
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
@@ -115,6 +118,7 @@ impl Policy {
             nodes: BTreeMap::new(),
             bundles: BTreeMap::new(),
             tiers: BTreeMap::new(),
+            remains_at: BTreeMap::new(),
             fleet,
             pending: Pending::default(),
             spares: Spares::default(),

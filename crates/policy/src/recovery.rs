@@ -388,7 +388,7 @@ impl Policy {
     fn goes_on(&self, job: &JobRecord, run: &Run) -> bool {
         let key = (run.role.clone(), run.node_id.clone());
         let told = job.strays.get(&key);
-        let refused = job.refused.as_ref();
+        let refused = job.refused.as_deref();
         self.is_running(&run.node_id)
             && told.is_none_or(|at| *at + STRAY_STOP_INTERVAL <= self.now.mono)
             && refused.is_none_or(|(role, node_id, known)| {
@@ -447,7 +447,7 @@ impl Policy {
             .is_some_and(|binding| binding.state == BindingState::Running);
         let now = self.now.mono;
         let wanted = |key: &(Role, NodeId)| {
-            let mut sides = job.binding.iter().chain(&job.target);
+            let mut sides = job.binding.iter().chain(job.target.as_deref());
             sides.any(|side| side.role == key.0 && side.node_id == key.1)
         };
         let strays: Vec<_> = history::runs(&job.seen)

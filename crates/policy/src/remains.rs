@@ -1,8 +1,10 @@
 //! What is left of a job's earlier instance: no place for the next one while it is there (RECOV-08), and
 //! worth a moment's wait where there is no other (RECOV-17).
 
+use std::collections::BTreeSet;
+
 use greenroom_placement::{Decision, Request, place};
-use greenroom_types::JobId;
+use greenroom_types::{JobId, NodeId};
 
 use crate::job::JobRecord;
 use crate::policy::Policy;
@@ -11,6 +13,53 @@ use crate::timer::{Due, Timer};
 // === impl Policy ===
 
 impl Policy {
+    /// Reads anew on which nodes an instance of the job is still ending, and keeps their room for it.
+    pub(crate) fn note_remains(&mut self, job_id: &JobId) {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        let before = std::mem::take(&mut job.remains);
+        job.note_remains();
+        let after = job.remains.clone();
+        self.move_remains(job_id, &before, &after);
+    }
+
+    /// An instance of the job was told to stop there a moment ago, which the history will show with its
+    /// next news.
+    pub(crate) fn expect_remains(&mut self, job_id: &JobId, node_id: &NodeId) {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        let before = job.remains.clone();
+        job.remains.insert(node_id.clone());
+        let after = job.remains.clone();
+        self.move_remains(job_id, &before, &after);
+    }
+
+    /// Files the job under the nodes of its remains, whose room follows (RESV-07).
+    pub(crate) fn move_remains(
+        &mut self,
+        job_id: &JobId,
+        before: &BTreeSet<NodeId>,
+        after: &BTreeSet<NodeId>,
+    ) {
+        for node_id in before.difference(after) {
+            if let Some(jobs) = self.remains_at.get_mut(node_id) {
+                jobs.remove(job_id);
+                if jobs.is_empty() {
+                    self.remains_at.remove(node_id);
+                }
+            }
+        }
+        for node_id in after.difference(before) {
+            let jobs = self.remains_at.entry(node_id.clone()).or_default();
+            jobs.insert(job_id.clone());
+        }
+        for node_id in before.symmetric_difference(after) {
+            self.note_listed(node_id);
+        }
+    }
+
     /// Whether a job waits for its remains to go (RECOV-17): where they hold its key, or where nothing
     /// that runs has room and a node would have it but for them. Not for ever: what is stuck there
     /// gives way to a purchase.

@@ -88,10 +88,10 @@ impl Policy {
             let restarts = &job.service_restarts;
             report.service_restarts = (restarts.count > 0).then(|| restarts.clone());
             if binding.state < BindingState::Running {
-                report.progress = job.news.as_ref().and_then(progress);
+                report.progress = job.news.as_deref().and_then(progress);
             }
         }
-        report.record.clone_from(&job.record);
+        report.record = job.record.as_deref().cloned();
         report.waits_for = [
             Timer::StartRetry(job_id.clone()),
             Timer::RecoverySpacing(job_id.clone()),

@@ -181,7 +181,7 @@ impl Policy {
                 .map(|run| (run.state, run.end(&job.seen)))
         };
         let source = job.binding.as_ref().and_then(of);
-        let target = job.target.as_ref().and_then(of);
+        let target = job.target.as_deref().and_then(of);
         if let Some((state, end)) = target {
             match (state, end) {
                 (_, End::Failed | End::Requested | End::Plain { .. }) => {

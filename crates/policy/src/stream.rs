@@ -1,5 +1,6 @@
 //! What each event of the Manager's stream means, and the mirror of jobs (CALLB-05, CALLB-08, CALLB-16).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greenroom_types::job::{HistoryKind, JobInfo, JobState, JobWithHistory};
@@ -124,7 +125,7 @@ impl Policy {
             return;
         };
         if binding.state < BindingState::Running {
-            job.news = Some(info.clone());
+            job.news = Some(Box::new(info.clone()));
         }
         job.service_restarts.note(info.at, &info.kind);
     }
@@ -188,12 +189,12 @@ impl Policy {
             job.spot.clone_from(&spot);
         } else {
             let order = self.order();
-            self.jobs
-                .insert(job_id.clone(), JobRecord::new(Arc::clone(seen), order));
+            self.jobs.insert(
+                job_id.clone(),
+                Box::new(JobRecord::new(Arc::clone(seen), order)),
+            );
         }
-        if let Some(job) = self.jobs.get_mut(&job_id) {
-            job.note_remains();
-        }
+        self.note_remains(&job_id);
         if let Some(spot) = &spot {
             self.attach(&job_id, spot);
             let terminal = self
@@ -208,15 +209,19 @@ impl Policy {
         let job_id = seen.job.job_id.clone();
         let known = self.jobs.get(&job_id);
         let remains = known.map(|job| job.remains.clone()).unwrap_or_default();
+        let since = known
+            .and_then(|job| job.seen.history.last())
+            .map_or(0, |entry| entry.seq);
         self.mirror_job(seen);
         out.callback(Callback::OnJobUpdated {
             job_id: job_id.clone(),
             job: Arc::clone(seen),
         });
-        // What the newest entries show as over is no longer where it was (RESV-07).
-        for entry in seen.history.iter().rev().take(2) {
+        // What new entries show as over is no longer where it was (RESV-07).
+        let entries = seen.history.iter().rev();
+        for entry in entries.take_while(|entry| entry.seq > since) {
             if let HistoryKind::Stopped(at) = &entry.kind {
-                self.note_listed(&at.node.node_id);
+                self.note_over(&at.node.node_id, entry.start_id.as_ref());
             }
         }
         self.note_tagged_stop(&job_id, out);
@@ -293,6 +298,7 @@ impl Policy {
         let Some(job) = self.jobs.remove(job_id) else {
             return;
         };
+        self.move_remains(job_id, &job.remains, &BTreeSet::new());
         for node_id in job.excluded.into_keys() {
             self.timers
                 .stop(&Timer::JobExclusion(job_id.clone(), node_id));

@@ -4,9 +4,11 @@
 //! looked at, and the policy's own check of everything it derives runs as often as its size allows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use greenroom_ledger::{Instance, WorkerJob};
 use greenroom_types::bundle::Bundle;
+use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{JobId, JobName, NodeId, Role, SHARE_TOLERANCE, StartId};
 
 use crate::log;
@@ -99,7 +101,7 @@ impl World {
         let running: Vec<NodeId> = self
             .instances_of(job_id)
             .filter(|instance| !instance.key.role.is_migration_target())
-            .filter(|instance| self.takes_room_on_reachable(instance))
+            .filter(|instance| self.lives_on_reachable(instance))
             .map(|instance| instance.node_id.clone())
             .collect();
         if running.len() > 1 {
@@ -117,50 +119,71 @@ impl World {
             .filter_map(|start_id| self.ledger.instance(start_id))
     }
 
-    fn takes_room_on_reachable(&self, instance: &Instance) -> bool {
+    fn lives_on_reachable(&self, instance: &Instance) -> bool {
         self.workers.get(&instance.node_id).is_some_and(|worker| {
             worker.is_reachable()
                 && worker
                     .runs
                     .get(&instance.start_id)
-                    .is_some_and(|run| run.phase.takes_room())
+                    .is_some_and(|run| run.phase.is_live())
         })
     }
 
     /// A start arrives at a worker: it must not overfill what the node said it has, nor share a node
     /// that is not to be shared.
     ///
-    /// There are moments when the policy cannot know better, and the worker decides: when a line is just
-    /// mended, over which starts come late and the node tells last what it carries; when a bundle is just
-    /// changed, so that its starts cross with the change; and, for a policy that began after the change,
-    /// until the node's picture lists with what an instance was started before it.
+    /// There are moments when the policy cannot know better, and the worker decides; see
+    /// [`Self::is_excused`].
     pub(crate) fn look_at_start(&mut self, node_id: &NodeId, job: &WorkerJob) {
-        let Some(worker) = self.workers.get(node_id) else {
-            return;
-        };
-        let changed = |it: &WorkerJob| {
-            let place = it.job.bundle_place();
-            place.is_some_and(|(bundle_id, ..)| self.changed.get(&bundle_id) == Some(&self.mono()))
-        };
-        let node = self.ledger.node(node_id);
-        let picture = node.and_then(|node| node.inventory.as_ref());
-        let untold = |it: &WorkerJob| {
-            let place = it.job.bundle_place();
-            let was_changed = place.is_some_and(|(id, ..)| self.changed.contains_key(&id));
-            let start_id = &it.instance.start_id;
-            was_changed
-                && picture.is_none_or(|picture| {
-                    let mut listed = picture.assigned_jobs.iter();
-                    listed.all(|listed| listed.start_id != *start_id)
-                })
-        };
-        let mended = worker.mended_at == Some(self.mono());
-        let crossed = worker.room_takers().any(|it| changed(it) || untold(it));
-        if mended || changed(job) || crossed {
+        if self.is_excused(node_id, job) {
             return;
         }
         self.invariant_no_node_is_overfilled(node_id, job);
         self.invariant_exclusive_jobs_are_alone(node_id, job);
+    }
+
+    /// A start for which the policy could not know better:
+    ///
+    /// - it was under way before its line was mended, and arrives after other things have happened;
+    /// - the node has told what it carries, and the policy has not heard it yet;
+    /// - the bundle of the start or of something on the node was changed, and the start crosses with
+    ///   the change on its way to the policy;
+    /// - something on the node was started before its bundle was changed, the policy began after the
+    ///   change, and the node has not listed yet with what that was started;
+    /// - something is left there of a job that the Manager knows no more, and the node has not listed it.
+    fn is_excused(&self, node_id: &NodeId, job: &WorkerJob) -> bool {
+        let Some(worker) = self.workers.get(node_id) else {
+            return true;
+        };
+        let Some(policy) = &self.policy else {
+            return false;
+        };
+        let now = self.mono();
+        let asked = self.asked.get(&job.instance.start_id);
+        let late = worker.mended_at == Some(now) && asked.is_some_and(|asked| *asked < now);
+        let node = self.ledger.node(node_id);
+        let picture = node.and_then(|node| node.inventory.as_ref());
+        let carries = |picture: &Arc<NodeInventory>| picture.assigned_jobs.clone();
+        if late || policy.inventory(node_id).map(carries) != picture.map(carries) {
+            return true;
+        }
+        let bundle_of = |it: &WorkerJob| it.job.bundle_place().map(|(bundle_id, ..)| bundle_id);
+        let crosses = |it: &WorkerJob| {
+            bundle_of(it).is_some_and(|id| {
+                let known = policy.bundle_by_id(&id).map(|status| &status.bundle);
+                known != self.ledger.bundle(&id).map(|status| status.bundle).as_ref()
+            })
+        };
+        let untold = |it: &WorkerJob| {
+            let changed = bundle_of(it).and_then(|id| self.changed.get(&id));
+            let gone = self.ledger.job(&it.instance.key.job_id).is_none();
+            (gone || changed.is_some_and(|at| *at <= self.connected_at))
+                && picture.is_none_or(|picture| {
+                    let mut listed = picture.assigned_jobs.iter();
+                    listed.all(|listed| listed.start_id != it.instance.start_id)
+                })
+        };
+        crosses(job) || worker.held_against(job).any(|it| crosses(it) || untold(it))
     }
 
     /// Measured against what the policy could know: the picture that the Manager has, or for a bought
@@ -177,7 +200,7 @@ impl World {
         let declared = self.declared_capacity(node_id).unwrap_or(0.0);
         let cap = known.utilization_cap;
         let room = (known.total_capacity * cap).max(declared);
-        let here: Vec<&WorkerJob> = worker.room_takers().collect();
+        let here: Vec<&WorkerJob> = worker.held_against(job).collect();
         let taken: f64 = here
             .iter()
             .map(|it| it.requirements.required_capacity)
@@ -223,7 +246,7 @@ impl World {
             return;
         };
         let clash = worker
-            .room_takers()
+            .held_against(job)
             .find(|other| !self.may_share(job, other))
             .map(|other| log::job(&other.instance.key.job_id));
         if let Some(other) = clash {

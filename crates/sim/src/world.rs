@@ -25,7 +25,7 @@ use greenroom_policy::effect::{Effect, PlacementInfo};
 use greenroom_policy::event::{ApiId, ApiResult, CallFailure, ConnectionState};
 use greenroom_policy::{Callback, Effects, Event, Policy, Settings};
 use greenroom_types::call::Call;
-use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, Wall};
+use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, StartId, Wall};
 
 use crate::format::Scenario;
 use crate::format::fleet::WorldSpec;
@@ -100,6 +100,10 @@ pub(crate) struct World {
     pub(crate) revived: BTreeSet<JobId>,
     /// When each bundle was last changed.
     pub(crate) changed: BTreeMap<BundleId, Mono>,
+    /// When each start was asked for.
+    pub(crate) asked: BTreeMap<StartId, Mono>,
+    /// When the policy connected.
+    pub(crate) connected_at: Mono,
 }
 
 /// What is due next, and who has to be told.
@@ -157,6 +161,8 @@ impl World {
             touched_jobs: BTreeSet::new(),
             revived: BTreeSet::new(),
             changed: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            connected_at: Mono(0),
             settings: settings.clone(),
             spec,
         };

@@ -231,6 +231,9 @@ pub enum RuntimeKind {
     Processes,
 }
 
+/// `runtime` of a worker whose engine does not answer (WORK-63).
+pub const RUNTIME_UNAVAILABLE: &str = "unavailable";
+
 /// Processor architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -282,7 +285,8 @@ pub struct NodeInventory {
     pub architecture: Architecture,
     /// Availability zone, empty when unknown.
     pub az: String,
-    /// Runtime and its version, e.g. `docker 20.10.24` or `process`.
+    /// Runtime and its version, e.g. `docker 20.10.24` or `process`; [`RUNTIME_UNAVAILABLE`] while
+    /// its engine does not answer.
     pub runtime: String,
     /// Logical CPUs.
     pub cpus: Vec<Cpu>,
@@ -318,17 +322,33 @@ impl Default for NodeInventory {
     }
 }
 
+// === impl RuntimeKind ===
+
+impl RuntimeKind {
+    /// The kind of a runtime as inventories name it.
+    #[must_use]
+    pub fn of(runtime: &str) -> Option<Self> {
+        match runtime.split(' ').next() {
+            Some("docker") => Some(Self::Containers),
+            Some("process") => Some(Self::Processes),
+            _ => None,
+        }
+    }
+}
+
 // === impl NodeInventory ===
 
 impl NodeInventory {
     /// What runs services there; none while that is not known, as while the engine does not answer.
     #[must_use]
     pub fn runtime_kind(&self) -> Option<RuntimeKind> {
-        match self.runtime.split(' ').next() {
-            Some("docker") => Some(RuntimeKind::Containers),
-            Some("process") => Some(RuntimeKind::Processes),
-            _ => None,
-        }
+        RuntimeKind::of(&self.runtime)
+    }
+
+    /// The engine does not answer, so that nothing can be started there (WORK-63).
+    #[must_use]
+    pub fn is_runtime_down(&self) -> bool {
+        self.runtime == RUNTIME_UNAVAILABLE
     }
 
     /// Says whether the disk has too little free, given whether it had before (WORK-36).

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory};
+use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory, RUNTIME_UNAVAILABLE};
 use greenroom_types::job::{JobInfoKind, PortMappings};
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
 use greenroom_types::stream::PrefetchResult;
@@ -35,8 +35,6 @@ use crate::spec::{RuntimeKind, check_spec};
 
 /// Ends of instances that are remembered, so that a repeated order is answered with what is so.
 const ENDED_MAX: usize = 1_000;
-/// What the inventory says while the engine does not answer (WORK-63).
-const UNAVAILABLE: &str = "unavailable";
 /// A reason is cut to this many bytes (JOB-21).
 const REASON_MAX: usize = 4 << 10;
 
@@ -319,7 +317,7 @@ impl Agent {
         picture.runtime = self
             .engine
             .clone()
-            .unwrap_or_else(|| UNAVAILABLE.to_owned());
+            .unwrap_or_else(|| RUNTIME_UNAVAILABLE.to_owned());
         picture.assigned_jobs = self
             .instances
             .iter()

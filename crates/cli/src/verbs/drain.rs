@@ -34,6 +34,12 @@ pub(crate) struct Drain {
     /// How jobs change over.
     #[arg(long, value_enum, default_value_t)]
     strategy: ChangeOver,
+    /// Take nothing off the air: jobs that are on it are handed over, backups move first.
+    ///
+    /// A node with a job on the air that cannot hand over is left alone, and the job is named;
+    /// --force moves that one as --strategy says.
+    #[arg(long)]
+    for_upgrade: bool,
     /// Begin it and do not follow it.
     #[arg(long)]
     no_wait: bool,
@@ -66,6 +72,7 @@ impl Drain {
                 force: self.force,
                 strategy: self.strategy.into(),
                 strategies: BTreeMap::new(),
+                for_upgrade: self.for_upgrade,
             },
         };
         let answer = client.call(&call).await.map_err(|error| lost(&error))?;
@@ -188,6 +195,7 @@ impl Progress {
                 continue;
             }
             let words = match job.status {
+                DrainStatus::Stuck if job.reason.as_deref() == Some("backupFirst") => "waits",
                 DrainStatus::Migrating => "is moving",
                 DrainStatus::Migrated => "has moved",
                 DrainStatus::Stuck => "is stuck",

@@ -4,12 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greenroom_types::bundle::Bundle;
 use greenroom_types::{BundleId, JobId, NodeId};
 
 use super::{CopyState, Fleet, JobSides, Member, Slot};
 use crate::binding::{Bound, JobRef, Side};
-use crate::groups::BundlePlan;
+use crate::groups::{BundlePlan, SharedBundle};
 use crate::needs::Needs;
 use crate::node::Hold;
 
@@ -18,10 +17,11 @@ use crate::node::Hold;
 impl Fleet {
     /// Takes a bundle as it is now: its bound jobs count with its needs from here on (BUNDLE-11), and
     /// its groups hold room (INTRA-05). Members that were released stay so.
-    pub fn set_bundle(&mut self, bundle: &Arc<Bundle>) {
+    pub fn set_bundle(&mut self, bundle: impl Into<SharedBundle>) {
         self.revision += 1;
+        let bundle = bundle.into();
         let id = bundle.bundle_id.clone();
-        let plan = Arc::new(BundlePlan::new(Arc::clone(bundle)));
+        let plan = Arc::new(BundlePlan::new(bundle));
         let known = self.bundles.of(&id);
         known.plan = Some(Arc::clone(&plan));
         self.hold_demands(&id);

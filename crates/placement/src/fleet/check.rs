@@ -91,8 +91,7 @@ impl Fleet {
                 format!("{:?}", node.holds),
                 format!("{holds:?}"),
             );
-            let mut reserved = node.derive(|_| false);
-            reserved.raise_to(&node.reported);
+            let reserved = node.summed_up();
             compare(
                 format!("reservation of {id}"),
                 format!("{:?}", node.reserved),

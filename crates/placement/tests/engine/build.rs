@@ -9,6 +9,7 @@ use greenroom_placement::{
 };
 use greenroom_types::bundle::{Bundle, BundleJob, OnRuntimeFailure, Resilience};
 use greenroom_types::inventory::{Capability, Gpu, HeldImage, NodeInventory};
+use greenroom_types::job::{Container, Service};
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{
     CandidateInstanceType, LaunchMode, PackingStrategy, Pool, ScaleOut, Tier, TierKind,
@@ -91,6 +92,22 @@ pub(crate) fn capability(name: &str, count: u32, attributes: &[(&str, &str)]) ->
             .iter()
             .map(|&(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
+    }
+}
+
+/// A service that is a container.
+pub(crate) fn image() -> Service {
+    Service {
+        container: Container::Docker("img:1".to_owned()),
+        ..Service::default()
+    }
+}
+
+/// A service that is a program.
+pub(crate) fn program() -> Service {
+    Service {
+        command: "run".to_owned(),
+        ..Service::default()
     }
 }
 

@@ -7,13 +7,6 @@ use greenroom_types::node::NodeState;
 
 use crate::build::*;
 
-fn image() -> Service {
-    Service {
-        container: Container::Docker("img:1".to_owned()),
-        ..Service::default()
-    }
-}
-
 fn world() -> World {
     let mut world = World::new(vec![fixed("own")]);
     world.node("n", "own", 4.0);
@@ -32,7 +25,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
     world.node_of("else", "n", "own", offer(1.0));
     world.offers("n", |it| {
         it.disk_low = true;
-        it.runtime = "process".to_owned();
+        it.runtime = "unavailable".to_owned();
     });
     world.node("m", "own", 0.0);
     world.condition("m", |it| it.cordoned = true);
@@ -97,6 +90,8 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
     look(&world, &any);
     world.offers("n", |it| it.disk_low = false);
     look(&world, &any);
+    world.offers("n", |it| it.runtime = "process".to_owned());
+    look(&world, &any);
     world.offers("n", |it| it.runtime = "docker 20.10.24".to_owned());
     // A spare that carries something is none; for this one look it is empty.
     let mut empty = world.clone();
@@ -151,6 +146,7 @@ fn a_node_is_dropped_at_the_first_filter_that_it_fails() {
             Some(R::Unreachable),
             Some(R::Cordoned),
             Some(R::DiskNearlyFull),
+            Some(R::RuntimeUnavailable),
             Some(R::WrongRuntime),
             Some(R::ReservedExclusively),
             Some(R::InsufficientCapabilities),
@@ -314,9 +310,9 @@ fn a_node_of_another_runtime_is_left_out_and_where_it_is_not_known_nothing_is() 
         ..Service::default()
     };
     for (runtime, runs) in [
-        ("process", [false, false, true, true, true]),
+        ("process", [false, false, true, true, false]),
         ("docker 29.0", [true, true, false, false, true]),
-        ("unavailable", [true; 5]),
+        ("", [true; 5]),
     ] {
         let mut world = world();
         world.offers("n", |it| it.runtime = runtime.to_owned());
@@ -348,6 +344,24 @@ fn a_node_of_another_runtime_is_left_out_and_where_it_is_not_known_nothing_is() 
     // The runtime of a node may become another one.
     world.offers("n", |it| it.runtime = "docker 29.0".to_owned());
     world.offers("o", |it| it.runtime = "process".to_owned());
+    assert_eq!(world.goes(&a, "e"), "n");
+    world.check();
+}
+
+// spec: PLACE-36
+#[test]
+fn a_node_whose_engine_does_not_answer_is_left_out() {
+    let a = bundle("a", vec![job("e", 1.0)]);
+    let mut world = world();
+    world.offers("n", |it| it.runtime = "unavailable".to_owned());
+    assert_eq!(world.goes(&a, "e"), "-");
+    let left_out = &world.attempts(&a, 0, "e")[0].filtered[0];
+    assert_eq!(
+        left_out.to_string(),
+        "n: its container engine does not answer"
+    );
+    world.check();
+    world.offers("n", |it| it.runtime = "docker 29.0".to_owned());
     assert_eq!(world.goes(&a, "e"), "n");
     world.check();
 }

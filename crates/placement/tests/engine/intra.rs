@@ -22,7 +22,7 @@ fn group() -> Bundle {
 fn plan(jobs: Vec<greenroom_types::bundle::BundleJob>, default: bool) -> BundlePlan {
     let mut bundle = bundle("g", jobs);
     bundle.intra_replica_placement.same_node_default = default;
-    BundlePlan::new(Arc::new(bundle))
+    BundlePlan::new(&Arc::new(bundle))
 }
 
 // spec: INTRA-02

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use greenroom_placement::{Context, Side, Spare, TierGate};
 use greenroom_types::bundle::{Bundle, BundleJob, OnLaunch, OnRuntimeFailure, Rule, SameAz};
 use greenroom_types::inventory::NodeInventory;
+use greenroom_types::job::Container;
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{PackingStrategy, Tier, TierKind};
 
@@ -267,6 +268,9 @@ impl Model {
         if matches!(it.state, NodeState::Stopping | NodeState::Stopped) || it.cordoned {
             return None;
         }
+        if it.offer.disk_low || it.offer.runtime == "unavailable" {
+            return None;
+        }
         if let Some(spare) = it.spare.as_ref().filter(|_| self.is_spare(node)) {
             let ours = job
                 .launch
@@ -297,6 +301,21 @@ impl Model {
         } else {
             vec![who.job]
         };
+        let with_image = |&at: &usize| {
+            let services = &self.jobs(who)[at].launch.services;
+            services.is_empty()
+                || services
+                    .iter()
+                    .any(|it| matches!(it.container, Container::Docker(_)))
+        };
+        let runs = match it.offer.runtime.as_str() {
+            "process" => !sized.iter().any(with_image),
+            "docker 29.0" => sized.iter().all(with_image),
+            _ => true,
+        };
+        if !runs {
+            return None;
+        }
         let taken = self.taken(node, Some((who.bundle, who.replica, &group)));
         let gpu = self.fits(
             who,

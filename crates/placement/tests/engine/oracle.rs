@@ -9,6 +9,7 @@ use greenroom_types::bundle::{
     Bundle, BundleJob, IntraReplica, OnLaunch, OnRuntimeFailure, Resilience, Rule, SameAz,
 };
 use greenroom_types::inventory::{HeldImage, NodeInventory};
+use greenroom_types::job::Service;
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{LaunchMode, PackingStrategy, Tier, TierKind};
 use proptest::prelude::*;
@@ -65,6 +66,7 @@ fn some_job(at: usize, bytes: [u8; 10]) -> BundleJob {
             };
             job.exclusive = bytes[5].is_multiple_of(11);
             job.launch.template = pick(&[None, Some("x".into()), Some("y".into())], bytes[6]);
+            job.launch.services = pick(&SERVICES, bytes[6] / 3)();
             let peer = |byte: u8| JobName::new(format!("j{}", byte as usize % JOBS));
             if bytes[7].is_multiple_of(4) && peer(bytes[8]) != job.job_name {
                 job.co_locate_with = vec![peer(bytes[8])];
@@ -75,6 +77,13 @@ fn some_job(at: usize, bytes: [u8; 10]) -> BundleJob {
         },
     )
 }
+
+const SERVICES: [fn() -> Vec<Service>; 4] = [
+    Vec::new,
+    || vec![image()],
+    || vec![image()],
+    || vec![program()],
+];
 
 fn some_bundle(at: usize, head: [u8; 4], jobs: &[[u8; 10]]) -> Bundle {
     let forbid = |bit: u8| {
@@ -123,6 +132,19 @@ fn some_node(at: usize, bytes: [u8; 10]) -> Node {
             digest: String::new(),
         })
         .collect();
+    offer.disk_low = bytes[1].is_multiple_of(11);
+    offer.runtime = pick(
+        &[
+            "",
+            "",
+            "docker 29.0",
+            "docker 29.0",
+            "process",
+            "unavailable",
+        ],
+        bytes[2] / 3,
+    )
+    .to_owned();
     Node {
         name: format!("n{at}"),
         tier: pick(&[Some(0), Some(1), Some(2), Some(0), None], bytes[6]),

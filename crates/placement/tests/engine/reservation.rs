@@ -162,14 +162,14 @@ fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
     };
     world
         .fleet
-        .set_listed(&id("n"), vec![listed("e", 1.0, &[])]);
+        .set_listed(&id("n"), vec![listed("e", 1.0, &[])], Vec::new());
     assert_eq!(reserved(&world), 2.0, "less than it is bound with");
     world
         .fleet
-        .set_listed(&id("n"), vec![listed("e", 3.0, &[])]);
+        .set_listed(&id("n"), vec![listed("e", 3.0, &[])], Vec::new());
     assert_eq!(reserved(&world), 3.0, "more than it is bound with");
     let both = vec![listed("e", 2.0, &[]), listed("x", 1.0, &["80/tcp"])];
-    world.fleet.set_listed(&id("n"), both);
+    world.fleet.set_listed(&id("n"), both, Vec::new());
     assert_eq!(reserved(&world), 3.0, "one that is not bound here");
     assert_eq!(
         world.reason(&b, "f", "n"),
@@ -177,6 +177,58 @@ fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
     );
     world.fleet.clear_inventory(&id("n"));
     assert_eq!(reserved(&world), 2.0);
+}
+
+// spec: RESV-02, RESV-07
+#[test]
+fn what_has_ended_since_a_picture_is_not_taken_though_it_is_reported() {
+    let mut world = world();
+    world.offers("n", |it| {
+        it.reserved_capacity = 3.0;
+        it.reserved_cores = 2;
+        it.capabilities = vec![capability("sdi", 2, &[])];
+        it.reserved_capabilities = vec![capability("sdi", 2, &[])];
+        it.gpus = vec![device(0, 1.0)];
+        it.gpus[0].reserved_capacity = 1.0;
+    });
+    let a = bundle("a", vec![job("e", 1.0)]);
+    let held = |capacity: f64, cores: u32, sdi: u32, share: f64| greenroom_placement::Listed {
+        job_id: job_id(&a, 0, "e"),
+        needs: greenroom_placement::Needs::of(&greenroom_types::bundle::Requirements {
+            required_capacity: capacity,
+            required_cores: cores,
+            required_capabilities: vec![capability("sdi", sdi, &[])],
+            required_gpu_capacity: share,
+            ..Default::default()
+        }),
+        gpu_index: Some(0),
+    };
+    let left = |world: &World| {
+        world.check();
+        let reserved = world.fleet.reserved(&id("n")).unwrap();
+        let (sdi, share) = (reserved.capabilities["sdi"], reserved.gpus[&0]);
+        (reserved.capacity, reserved.cores, sdi, share)
+    };
+    assert_eq!(left(&world), (3.0, 2, 2, 1.0));
+    let gone = vec![held(1.0, 1, 1, 0.5)];
+    world.fleet.set_listed(&id("n"), Vec::new(), gone);
+    assert_eq!(left(&world), (2.0, 1, 1, 0.5));
+    let gone = vec![held(9.0, 9, 9, 9.0)];
+    world.fleet.set_listed(&id("n"), Vec::new(), gone);
+    assert_eq!(left(&world), (0.0, 0, 0, 0.0), "never less than nothing");
+
+    // Asked about this node alone, what the job itself still holds is not in its way either.
+    world
+        .fleet
+        .set_listed(&id("n"), vec![held(3.0, 2, 2, 1.0)], Vec::new());
+    let mut greedy = a.clone();
+    greedy.jobs[0].requirements.required_capacity = 8.0;
+    assert_eq!(world.goes(&greedy, "e"), "m");
+    let pinned = Ask {
+        pin: Some(id("n")),
+        ..Ask::default()
+    };
+    assert_eq!(went(&world.ask(&greedy, 0, "e", &pinned).0), "n");
 }
 
 // spec: RESV-03, HARD-27

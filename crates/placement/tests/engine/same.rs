@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greenroom_placement::{
-    Context, Decision, Fleet, JobRef, NodeCondition, NodeFacts, Outcome, Request, ServicePorts,
-    Side, Spare, TierGate, place, place_by_scan, place_traced,
+    Context, Decision, Fleet, JobRef, Listed, Needs, NodeCondition, NodeFacts, Outcome, Request,
+    ServicePorts, Side, Spare, TierGate, place, place_by_scan, place_traced,
 };
 use greenroom_types::bundle::{
-    Bundle, BundleJob, IntraReplica, OnLaunch, OnRuntimeFailure, Resilience, Rule, SameAz,
+    Bundle, BundleJob, IntraReplica, OnLaunch, OnRuntimeFailure, Requirements, Resilience, Rule,
+    SameAz,
 };
 use greenroom_types::inventory::{Capability, HeldImage, NodeInventory};
 use greenroom_types::node::NodeState;
@@ -18,7 +19,7 @@ use greenroom_types::{JobId, JobName, NodeId, TemplateName};
 use proptest::prelude::*;
 
 use crate::build::{
-    World, aws, bundle, capability, device, elastic, fixed, job, offer, pool, shape,
+    World, aws, bundle, capability, device, elastic, fixed, image, job, offer, pool, program, shape,
 };
 
 const JOBS: u64 = 4;
@@ -95,6 +96,8 @@ fn some_bundle(dice: &mut Dice, at: u64) -> Bundle {
                 needs.required_host_ports = vec![port.to_owned()];
             }
             job.launch.template = dice.pick(&[None, Some("x".into()), Some("y".into())]);
+            job.launch.services =
+                dice.pick(&[vec![], vec![image()], vec![image()], vec![program()]]);
             if dice.one_in(3) {
                 job.co_locate_with = vec![peer(dice)];
             }
@@ -184,8 +187,38 @@ fn some_inventory(dice: &mut Dice) -> NodeInventory {
         })
         .collect();
     offer.cordoned = dice.one_in(13);
+    offer.disk_low = dice.one_in(13);
+    offer.runtime = dice
+        .pick(&[
+            "",
+            "",
+            "docker 29.0",
+            "docker 29.0",
+            "process",
+            "unavailable",
+        ])
+        .to_owned();
     offer.reachable = !dice.one_in(13);
     offer
+}
+
+fn some_listed(dice: &mut Dice, stage: &Stage) -> Vec<Listed> {
+    let mut listed: Vec<Listed> = (0..dice.roll(3))
+        .map(|_| Listed {
+            job_id: stage.some_job(dice).0,
+            needs: Needs::of(&Requirements {
+                required_capacity: dice.pick(&[0.0, 0.5, 1.0]),
+                required_cores: dice.pick(&[0, 1]),
+                required_capabilities: some_needs(dice),
+                required_gpu_capacity: dice.pick(&[0.0, 0.3]),
+                ..Requirements::default()
+            }),
+            gpu_index: dice.pick(&[None, Some(0)]),
+        })
+        .collect();
+    listed.sort_by(|a, b| a.job_id.cmp(&b.job_id));
+    listed.dedup_by(|a, b| a.job_id == b.job_id);
+    listed
 }
 
 fn some_condition(dice: &mut Dice) -> NodeCondition {
@@ -312,6 +345,11 @@ impl Stage {
                 consumes: dice.pick(&[vec![], vec![capability("sdi", 1, &[])]]),
                 ports: vec![dice.pick(&["80/tcp", "81/tcp"]).parse().unwrap()],
             }]),
+            20 => {
+                let listed = some_listed(dice, self);
+                let gone = some_listed(dice, self);
+                self.fleet.set_listed(&node, listed, gone);
+            }
             19 => {
                 let gate = dice.pick(&[TierGate::Open, TierGate::BackOff]);
                 self.fleet.set_tier_gate(&"live".into(), "spot", gate);

@@ -57,21 +57,6 @@ fn status(w: &World, node: &str, job: &str) -> DrainStatus {
         .status
 }
 
-/// The overlap of a job completes: its target runs, its source on `from` stops.
-fn moves_over(w: &mut World, id: &str, source: &greenroom_types::StartId, from: &str) {
-    w.runs(id);
-    let at = w.place_of("primary", from);
-    let kind = HistoryKind::Stopping {
-        at: at.clone(),
-        reason: StopReason::UserRequested,
-        detail: String::new(),
-    };
-    w.enter(id, kind, Some(source.clone()));
-    w.tell(id);
-    w.enter(id, HistoryKind::Stopped(at), Some(source.clone()));
-    w.tell(id);
-}
-
 fn notice(w: &mut World, node: &str, kind: InterruptionKind, in_s: Option<i64>) {
     let deadline = in_s.map(|s| w.now.wall.plus(s * 1000));
     let node_id = w.long(node);
@@ -102,10 +87,10 @@ fn a_drain_moves_the_jobs_and_ends_the_empty_node_once() {
         w.acts()
             .contains(&"drain migrating a.0.e:migrating b.0.e:migrating".to_owned())
     );
-    moves_over(&mut w, "a.0.e", &a, "n");
+    w.moves_over("a.0.e", &a, "n");
     assert_eq!(status(&w, "n", "a.0.e"), DrainStatus::Migrated);
     assert!(!w.calls().iter().any(|call| call.starts_with("terminate")));
-    moves_over(&mut w, "b.0.e", &b, "n");
+    w.moves_over("b.0.e", &b, "n");
     let acts = w.acts();
     assert_eq!(
         acts.iter()
@@ -167,7 +152,7 @@ fn a_job_whose_target_is_rejected_stays_and_the_node_with_it() {
     w.rejects("b.0.e", "m", RejectionCode::Capacity, "full");
     assert_eq!(status(&w, "n", "b.0.e"), DrainStatus::Stuck);
     assert_eq!(w.node_of("b.0.e").unwrap(), "n");
-    moves_over(&mut w, "a.0.e", &a, "n");
+    w.moves_over("a.0.e", &a, "n");
     assert_eq!(phase(&w, "n"), DrainPhase::Waiting);
     w.took();
     w.picture("m", 4.0);
@@ -326,7 +311,7 @@ fn uncordon_takes_a_drain_back_and_the_notice_with_it() {
         (DrainPhase::Failed, Some("cancelled"))
     );
     w.took();
-    moves_over(&mut w, "a.0.e", &a, "n");
+    w.moves_over("a.0.e", &a, "n");
     assert_eq!(w.node_of("a.0.e").unwrap(), "m");
     w.at(1_200 * SECOND);
     assert!(!w.calls().iter().any(|call| call.starts_with("terminate")));

@@ -4,7 +4,6 @@
 use greenroom_policy::drain::{DrainOptions, DrainPhase, DrainStatus};
 use greenroom_policy::migration::{MigrationPhase, Strategy};
 use greenroom_policy::{ApiCall, Event};
-use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::node::InterruptionKind;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{Millis, NodeId};
@@ -145,20 +144,6 @@ fn a_notice_after_a_drain_that_ended_starts_a_new_one() {
     assert!(w.policy.is_cordoned(&"n".into()));
 }
 
-/// The target of a job runs, then its source on `from` stops.
-fn moves_over(w: &mut World, id: &str, source: &greenroom_types::StartId, from: &str) {
-    w.runs(id);
-    let at = w.place_of("primary", from);
-    let kind = HistoryKind::Stopping {
-        at: at.clone(),
-        reason: StopReason::UserRequested,
-        detail: String::new(),
-    };
-    w.enter(id, kind, Some(source.clone()));
-    w.enter(id, HistoryKind::Stopped(at), Some(source.clone()));
-    w.tell(id);
-}
-
 // spec: INTR-07
 #[test]
 fn some_move_in_time_and_the_rest_goes_down_with_the_node() {
@@ -178,7 +163,7 @@ fn some_move_in_time_and_the_rest_goes_down_with_the_node() {
     w.joins("m", 2.0);
     w.took();
     notice(&mut w, "n");
-    moves_over(&mut w, "a.0.e", &source, "n");
+    w.moves_over("a.0.e", &source, "n");
     assert_eq!(w.node_of("a.0.e").unwrap(), "m");
     w.at(90 * SECOND);
     w.took();

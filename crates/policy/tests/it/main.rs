@@ -26,4 +26,5 @@ mod provision;
 mod restart;
 mod schedule;
 mod spare;
+mod upgrade;
 mod world;

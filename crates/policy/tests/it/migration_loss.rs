@@ -2,6 +2,7 @@
 
 use greenroom_policy::migration::{MigrationPhase, Strategy};
 use greenroom_types::Payload;
+use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::stream::MigrationSignal;
 use serde_json::json;
 
@@ -41,7 +42,7 @@ fn the_source_dies_while_the_targets_node_boots() {
     assert_eq!(m.w.calls(), ["start a.0.e primary on @1"]);
 }
 
-// spec: HARD-70, HARD-71, MIGR-25
+// spec: HARD-70, HARD-71, MIGR-25, RECOV-08
 #[test]
 fn the_source_dies_with_the_targets_start_under_way() {
     for policy in ["preferSpare", "drop"] {
@@ -71,14 +72,23 @@ fn the_source_dies_with_the_targets_start_under_way() {
     assert_eq!(m.restarts(), 1);
     let mut calls = m.w.moves();
     calls.retain(|line| line.starts_with("call "));
+    assert_eq!(calls, ["call stop a.0.e/primary@ on m"]);
+    let (at, start_id) = m.w.last_start("a.0.e");
+    let kind = HistoryKind::Stopping {
+        at: at.clone(),
+        reason: StopReason::UserRequested,
+        detail: String::new(),
+    };
+    m.w.enter("a.0.e", kind, Some(start_id.clone()));
+    m.w.tell("a.0.e");
     assert_eq!(
-        calls,
-        [
-            "call stop a.0.e/primary@ on m",
-            "call start a.0.e primary on m"
-        ],
+        m.w.node_of("a.0.e"),
+        None,
         "what is left of the target goes"
     );
+    m.w.enter("a.0.e", HistoryKind::Stopped(at), Some(start_id));
+    m.w.tell("a.0.e");
+    assert_eq!(m.w.node_of("a.0.e").unwrap(), "m", "and there is room");
 }
 
 // spec: HARD-72, MIGR-23, MIGR-29

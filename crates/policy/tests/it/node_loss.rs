@@ -438,6 +438,29 @@ fn a_stray_takes_room_until_it_is_over() {
     assert_eq!(w.node_of("d.0.e").unwrap(), "m");
 }
 
+// spec: RESV-07
+#[test]
+fn what_ends_before_a_picture_lists_it_takes_room_until_it_is_over() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([sized("e", 3.0)])));
+    let (at, start_id) = w.last_start("a.0.e");
+    let kind = HistoryKind::Stopping {
+        at: at.clone(),
+        reason: StopReason::JobFailed,
+        detail: String::new(),
+    };
+    w.enter("a.0.e", kind, Some(start_id.clone()));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e"), None, "its remains are there");
+    w.submit(bundle("b", json!([sized("e", 2.0)])));
+    assert_eq!(w.filtered()["n"], "insufficientCapacity");
+    w.submit(bundle("c", json!([sized("e", 1.0)])));
+    assert_eq!(w.node_of("c.0.e").unwrap(), "n");
+    w.enter("a.0.e", HistoryKind::Stopped(at), Some(start_id));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n", "there is room again");
+}
+
 /// `a.0.e` was accepted on `n` and `n` was lost before it ran; there was no other place.
 fn lost_before_it_ran() -> World {
     let mut w = World::with(fixed(), &[("n", 1.0)]);

@@ -305,6 +305,32 @@ fn a_failed_call_leaves_nothing_behind() {
     );
 }
 
+// spec: NSVC-03
+#[test]
+fn it_is_not_started_where_its_worker_would_refuse_it_nor_ended_for_that() {
+    let unable: [fn(&mut NodeInventory); 3] = [
+        |it| it.disk_low = true,
+        |it| it.runtime = "unavailable".to_owned(),
+        |it| it.runtime = "docker 29.0".to_owned(),
+    ];
+    for change in unable {
+        let mut w = with(json!({}), &[]);
+        let mut low = inventory(4.0);
+        change(&mut low);
+        w.hello("n1");
+        picture(&mut w, "n1", low.clone());
+        assert_eq!(calls(&mut w), [""; 0]);
+        picture(&mut w, "n1", inventory(4.0));
+        assert_eq!(
+            calls(&mut w),
+            ["createJob s#1", "start s#1 nodeService on n1"]
+        );
+        picture(&mut w, "n1", low);
+        assert_eq!(calls(&mut w), [""; 0], "what runs there goes on");
+        assert!(job_on(&w, "n1").is_some());
+    }
+}
+
 // spec: NSVC-03, NSVC-06, NSVC-07, CORDON-02
 #[test]
 fn a_cordoned_node_loses_it_and_gets_it_back() {

@@ -36,7 +36,12 @@ fn in_ten_minutes() -> World {
     w
 }
 
+/// The bundle is given another start, and told before its job.
 fn start_at(w: &mut World, start: Option<greenroom_types::Wall>) {
+    let mut a = w.bundles["a"].bundle.clone();
+    a.start_date_time = start;
+    w.store(&a);
+    w.tell_bundle("a");
     w.job_mut("a.0.e").job.start_date_time = start;
     w.tell("a.0.e");
 }
@@ -88,6 +93,25 @@ fn a_changed_start_counts_at_once() {
     w.send(StreamEvent::JobOutOfWindow(gone));
     assert_eq!(w.took(), ["onJobDeleted a.0.e"]);
     assert!(w.policy.pending_placements().is_empty());
+}
+
+// spec: SCHED-03
+#[test]
+fn a_job_is_not_started_on_the_old_time_before_its_own_change_is_told() {
+    let mut w = World::with(fixed(), &[]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.joins("n", 4.0);
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+
+    let mut w = World::with(fixed(), &[]);
+    w.submit(bundle("a", json!([job("e")])));
+    let a = starting(&w, 10 * MIN);
+    w.store(&a);
+    w.tell_bundle("a");
+    w.joins("n", 4.0);
+    assert_eq!(w.calls(), [""; 0], "the job still says nothing of it");
+    let pending = w.policy.pending_placements();
+    assert_eq!(pending[0].scheduled_for, w.now.wall.plus(10 * MIN));
 }
 
 // spec: SCHED-01, HYDR-05

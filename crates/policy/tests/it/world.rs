@@ -654,6 +654,22 @@ impl World {
         self.enter(id, kind, Some(start_id.clone()));
     }
 
+    /// The overlap of a job completes: its target runs, its source on `from` stops.
+    pub(crate) fn moves_over(&mut self, id: &str, source: &StartId, from: &str) {
+        self.runs(id);
+        let slot = self.starts[id].0.role.slot().to_string();
+        let at = self.place_of(&slot, from);
+        let kind = HistoryKind::Stopping {
+            at: at.clone(),
+            reason: StopReason::UserRequested,
+            detail: String::new(),
+        };
+        self.enter(id, kind, Some(source.clone()));
+        self.tell(id);
+        self.enter(id, HistoryKind::Stopped(at), Some(source.clone()));
+        self.tell(id);
+    }
+
     /// The instance last started runs.
     pub(crate) fn runs(&mut self, id: &str) {
         let (at, start_id) = self.last_start(id);

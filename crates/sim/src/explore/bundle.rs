@@ -35,6 +35,13 @@ pub(super) fn draw(dice: &mut Dice, id: &str, market: &Market) -> Value {
         .iter()
         .map(|name| job(dice, name))
         .collect();
+    // A job of no services runs a program; those of other bundles are containers.
+    if dice.chance(25) {
+        for job in &mut jobs {
+            let service = json!({"name": "s", "container": {"docker": "reg/s:1"}});
+            job["launch"]["services"] = json!([service]);
+        }
+    }
     let mut bundle = json!({"bundleId": id, "pool": market.pool(dice)});
     rules(dice, &mut bundle, &mut jobs);
     bundle["jobs"] = jobs.into();

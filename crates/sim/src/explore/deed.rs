@@ -350,6 +350,9 @@ impl Chooser {
                     .dice
                     .of(["stopThenStart", "overlap", "handover"])
                     .into();
+                if self.dice.chance(25) {
+                    drain["forUpgrade"] = true.into();
+                }
                 deed("drain", drain)
             }
             Kind::Interrupt | Kind::Notice => {
@@ -436,7 +439,7 @@ impl Chooser {
 
     fn picture(&mut self, name: &str) -> Option<Map<String, Value>> {
         let mut picture = json!({"node": name});
-        match self.dice.below(6) {
+        match self.dice.below(8) {
             0 | 1 => {
                 let vcpus = self.dice.of([1, 2, 4, 8, 16]);
                 picture["capacity"] = vcpus.into();
@@ -445,6 +448,8 @@ impl Chooser {
             2 => picture["cordoned"] = self.dice.chance(50).into(),
             3 => picture["az"] = self.dice.of(["az-a", "az-b"]).into(),
             4 => picture["heldImages"] = json!(["reg/x:1"]),
+            5 => picture["disks"] = fleet::disks(&mut self.dice),
+            6 => picture["runtime"] = self.dice.of(fleet::RUNTIMES).into(),
             _ => {
                 picture["utilizationCap"] =
                     self.dice.of([json!(0.5), json!(1.0)].each_ref()).clone()

@@ -26,6 +26,9 @@ const SHAPES: [(&str, u64); 4] = [
     ("g.large", 8),
 ];
 
+/// What runs services; `simulated` runs everything.
+pub(super) const RUNTIMES: [&str; 4] = ["simulated", "docker 29.0", "process", "unavailable"];
+
 const ZONES: [&str; 3] = ["az-a", "az-b", "az-c"];
 
 /// The fleet of a seed.
@@ -179,6 +182,12 @@ pub(super) fn node(dice: &mut Dice, id: &str, pool: &Value, tier: &Value) -> Val
         if dice.chance(5) {
             node["cordoned"] = true.into();
         }
+        if dice.chance(10) {
+            node["disks"] = disks(dice);
+        }
+    }
+    if dice.chance(25) {
+        node["runtime"] = dice.of(RUNTIMES).into();
     }
     if dice.chance(12) {
         node["spare"] = if dice.chance(50) {
@@ -191,6 +200,12 @@ pub(super) fn node(dice: &mut Dice, id: &str, pool: &Value, tier: &Value) -> Val
         node["heldImages"] = json!(["reg/x:1"]);
     }
     node
+}
+
+/// A disk that is nearly full, at the edge or with room (WORK-36).
+pub(super) fn disks(dice: &mut Dice) -> Value {
+    const GIB: u64 = 1 << 30;
+    json!([{"path": "/", "total": 100 * GIB, "free": dice.of([7, 11, 50]) * GIB}])
 }
 
 /// The list of spares for these pools.
@@ -321,6 +336,8 @@ fn run_some(dice: &mut Dice, head: &mut Head) {
                 && node["spare"].is_null()
                 && node["cordoned"].is_null()
                 && node["utilizationCap"].is_null()
+                && node["disks"].is_null()
+                && (node["runtime"].is_null() || node["runtime"] == "simulated")
                 && node["capacity"].as_f64() >= job["requirements"]["requiredCapacity"].as_f64()
         });
         let Some(found) = fits else { continue };

@@ -57,6 +57,9 @@ pub enum Action {
         /// For all, or by job.
         #[serde(default)]
         strategy: Strategies,
+        /// What is on the air leaves by a handover or not at all.
+        #[serde(default)]
+        for_upgrade: bool,
     },
     /// Operator: cordon and terminate.
     Evict(NodeRef),

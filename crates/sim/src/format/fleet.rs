@@ -133,6 +133,9 @@ pub struct NodeSpec {
     /// File systems; the first is judged as a worker does (WORK-36).
     #[serde(default)]
     pub disks: Vec<Disk>,
+    /// What runs services, as an inventory names it.
+    #[serde(default = "simulated")]
+    pub runtime: String,
 }
 
 /// Whether a node is a spare: `true`, or what it is kept for.
@@ -172,6 +175,13 @@ pub struct InventoryChange {
     pub cordoned: Option<bool>,
     /// See [`NodeSpec`].
     pub disks: Option<Vec<Disk>>,
+    /// See [`NodeSpec`].
+    pub runtime: Option<String>,
+}
+
+/// A runtime of no kind, which runs everything.
+pub(crate) fn simulated() -> String {
+    "simulated".to_owned()
 }
 
 const fn one() -> f64 {

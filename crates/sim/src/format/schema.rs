@@ -155,6 +155,7 @@ fn picture() -> Value {
         "heldImages": list(text()),
         "cordoned": flag(),
         "disks": list(disk()),
+        "runtime": text(),
     })
 }
 
@@ -235,6 +236,7 @@ fn operator_actions() -> Value {
             "timeout": span(),
             "force": flag(),
             "strategy": one_of(vec![strategy(), by_job(strategy())]),
+            "forUpgrade": flag(),
         })),
         "evict": node_ref(),
         "terminate": node_ref(),

@@ -127,6 +127,7 @@ impl World {
                 timeout,
                 force,
                 strategy,
+                for_upgrade,
             } => ApiCall::DrainNode {
                 node_id: self.node(node)?,
                 options: DrainOptions {
@@ -138,6 +139,7 @@ impl World {
                         .iter()
                         .map(|(job, strategy)| (job.job_id(), *strategy))
                         .collect(),
+                    for_upgrade: *for_upgrade,
                 },
             },
             Action::Interrupt {

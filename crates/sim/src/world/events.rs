@@ -293,6 +293,7 @@ impl World {
             replace(&mut machine.az, change.az.clone());
             replace(&mut machine.cordoned, change.cordoned);
             replace(&mut machine.disks, change.disks.clone());
+            replace(&mut machine.runtime, change.runtime.clone());
             machine.judge_disk();
             if let Some(images) = &change.held_images {
                 machine.held_images = images.iter().cloned().collect();

@@ -106,12 +106,22 @@ impl World {
             token: format!("grt_{}", self.seed.hex()),
             ..Fresh::default()
         };
-        self.apply(Command::Call(Box::new(Called {
+        let started = match &call {
+            Call::StartJob(start) => Some(start.job_id.clone()),
+            _ => None,
+        };
+        let applied = self.apply(Command::Call(Box::new(Called {
             call,
             actor: actor.to_owned(),
             request_id: None,
             fresh,
-        })))
+        })));
+        let record = started.and_then(|job_id| self.ledger.job(&job_id));
+        for start_id in record.into_iter().flat_map(|record| &record.instances) {
+            let asked = self.asked.entry(start_id.clone());
+            asked.or_insert(self.mono);
+        }
+        applied
     }
 
     fn start_refusal(&mut self, call: &Call) -> Option<Refusal> {
@@ -187,6 +197,7 @@ impl World {
         let mut subscriber = Subscriber::new(wish)
             .map_err(|refusal| Stuck(format!("the Manager refused the stream: {refusal}")))?;
         self.policy = Some(policy);
+        self.connected_at = self.mono;
         for state in [ConnectionState::Connecting, ConnectionState::Ready] {
             self.inbox.push_back(Event::ConnectionState(state));
         }

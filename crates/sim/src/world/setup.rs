@@ -231,6 +231,7 @@ fn machine(node: &NodeSpec) -> Machine {
         cordoned: node.cordoned,
         disks: node.disks.clone(),
         disk_low: false,
+        runtime: node.runtime.clone(),
     };
     machine.judge_disk();
     machine

@@ -2,14 +2,18 @@
 //! the scenario sets. The line over which they do stands in [`super::line`].
 //!
 //! A worker enforces what a real one does (WORK-30): what does not fit is rejected, so that a policy
-//! that fills a node too much is found out. Remains of an ended instance do not count.
+//! that fills a node too much is found out. What is left of an ended instance counts until it is gone,
+//! but not for a start of its own key, which waits for that (WORK-23).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_ledger::{MigrationStep, Report, WorkerJob, WorkerOrder};
 use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::call::InstanceRef;
-use greenroom_types::inventory::{AssignedJob, Capability, Disk, Gpu, HeldImage, NodeInventory};
+use greenroom_types::inventory::{
+    AssignedJob, Capability, Disk, Gpu, HeldImage, NodeInventory, RUNTIME_UNAVAILABLE, RuntimeKind,
+};
+use greenroom_types::job::Container;
 use greenroom_types::node::{InstanceState, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{MigrationId, Millis, Mono, NodeId, StartId};
@@ -70,6 +74,8 @@ pub(crate) struct Machine {
     pub(crate) disks: Vec<Disk>,
     /// As the worker last judged them.
     pub(crate) disk_low: bool,
+    /// What runs services, as the inventory names it.
+    pub(crate) runtime: String,
 }
 
 /// One instance on a worker.
@@ -101,8 +107,8 @@ pub(crate) enum RunPhase {
 // === impl RunPhase ===
 
 impl RunPhase {
-    /// It takes room: it is there, or will be.
-    pub(crate) const fn takes_room(self) -> bool {
+    /// It runs, or will.
+    pub(crate) const fn is_live(self) -> bool {
         !matches!(self, Self::Stopping | Self::Remains)
     }
 
@@ -119,6 +125,23 @@ impl RunPhase {
 // === impl Machine ===
 
 impl Machine {
+    /// Why services of this kind cannot be run, if they cannot (JOB-05, WORK-63).
+    fn runtime_objection(&self, job: &WorkerJob) -> Option<String> {
+        if self.runtime == RUNTIME_UNAVAILABLE {
+            return Some("the container engine does not answer".to_owned());
+        }
+        let kind = RuntimeKind::of(&self.runtime)?;
+        let services = &job.job.services;
+        let fits = |container: &Container| {
+            matches!(container, Container::Docker(_)) == (kind == RuntimeKind::Containers)
+        };
+        let unfit = services.iter().find(|service| !fits(&service.container))?;
+        Some(format!(
+            "service {:?} is not for {}",
+            unfit.name, self.runtime
+        ))
+    }
+
     /// Judges the disk as a worker does (WORK-36).
     pub(super) fn judge_disk(&mut self) {
         let was_low = self.disk_low;
@@ -151,23 +174,47 @@ impl Worker {
         self.pulls.iter().flat_map(Pull::open).collect()
     }
 
-    /// Everything that takes room here.
-    pub(crate) fn room_takers(&self) -> impl Iterator<Item = &WorkerJob> {
-        self.runs
-            .values()
-            .filter(|run| run.phase.takes_room())
+    /// Everything that takes room here, from its acceptance to its removal.
+    fn held(&self) -> impl Iterator<Item = &WorkerJob> {
+        self.runs.values().map(|run| &*run.order)
+    }
+
+    /// What takes room that this start cannot have: all but what is left of its own key.
+    pub(crate) fn held_against(&self, job: &WorkerJob) -> impl Iterator<Item = &WorkerJob> {
+        let runs = self.runs.values();
+        runs.filter(|run| run.phase.is_live() || run.order.instance.key != job.instance.key)
             .map(|run| &*run.order)
     }
 
     /// The picture of the machine at this moment.
     pub(super) fn inventory(&self) -> NodeInventory {
         let machine = &self.machine;
+        let held = || self.held().map(|job| &job.requirements);
+        let mut gpus = machine.gpus.clone();
+        for gpu in &mut gpus {
+            let here = self.held().filter(|job| job.gpu_index == Some(gpu.index));
+            gpu.reserved_capacity = here.map(|job| job.requirements.required_gpu_capacity).sum();
+        }
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for capability in held().flat_map(|needs| &needs.required_capabilities) {
+            *counts.entry(&capability.name).or_default() += capability.count;
+        }
         NodeInventory {
+            reserved_capacity: held().map(|needs| needs.required_capacity).sum(),
+            reserved_cores: held().map(|needs| needs.required_cores).sum(),
+            reserved_capabilities: counts
+                .into_iter()
+                .map(|(name, count)| Capability {
+                    name: name.to_owned(),
+                    count,
+                    ..Capability::default()
+                })
+                .collect(),
             total_capacity: machine.capacity,
             total_cores: machine.cores,
             utilization_cap: machine.utilization_cap,
             capabilities: machine.capabilities.clone(),
-            gpus: machine.gpus.clone(),
+            gpus,
             held_images: machine
                 .held_images
                 .iter()
@@ -176,20 +223,32 @@ impl Worker {
                     digest: String::new(),
                 })
                 .collect(),
-            assigned_jobs: self.room_takers().map(assigned).collect(),
+            assigned_jobs: self.held().map(assigned).collect(),
             cordoned: machine.cordoned,
             disks: machine.disks.clone(),
             disk_low: machine.disk_low,
             az: machine.az.clone(),
-            runtime: "simulated".to_owned(),
+            runtime: machine.runtime.clone(),
             ..NodeInventory::default()
         }
     }
 
     /// Why this start is refused, if it is.
     fn objection(&self, job: &WorkerJob) -> Option<(RejectionCode, String)> {
-        if self.machine.cordoned {
+        let key = &job.instance.key;
+        if let Some(live) = self
+            .runs
+            .values()
+            .find(|run| run.phase.is_live() && run.order.instance.key == *key)
+        {
+            let text = format!("{key} is live as {}", live.order.instance.start_id);
+            return Some((RejectionCode::Duplicate, text));
+        }
+        if self.machine.cordoned || self.ending {
             return Some((RejectionCode::Cordoned, "the node takes no new work".into()));
+        }
+        if let Some(text) = self.machine.runtime_objection(job) {
+            return Some((RejectionCode::Runtime, text));
         }
         if let Some(disk) = self.machine.disks.first()
             && disk.is_low(self.machine.disk_low)
@@ -197,8 +256,22 @@ impl Worker {
             let text = format!("disk nearly full: {}", disk.room());
             return Some((RejectionCode::Disk, text));
         }
-        let others = || self.room_takers();
+        let others = || self.held_against(job);
         let needs = &job.requirements;
+        for wanted in &needs.required_capabilities {
+            let count = |list: &[Capability]| -> u32 {
+                let named = list.iter().filter(|it| it.name == wanted.name);
+                named.map(|it| it.count).sum()
+            };
+            let taken: u32 = others()
+                .map(|job| count(&job.requirements.required_capabilities))
+                .sum();
+            let asked = count(&needs.required_capabilities);
+            if taken + asked > count(&self.machine.capabilities) {
+                let text = format!("{asked} of {} wanted, {taken} taken", wanted.name);
+                return Some((RejectionCode::Capability, text));
+            }
+        }
         let cap = match self.machine.utilization_cap {
             cap if cap > 0.0 && cap <= 1.0 => cap,
             _ => 1.0,
@@ -315,7 +388,7 @@ impl World {
         let waits = worker
             .runs
             .values()
-            .any(|run| !run.phase.takes_room() && run.order.instance.key == instance.key);
+            .any(|run| !run.phase.is_live() && run.order.instance.key == instance.key);
         let phase = if waits {
             RunPhase::Waiting
         } else {
@@ -326,6 +399,7 @@ impl World {
             .runs
             .insert(start_id.clone(), Run { order: job, phase });
         self.report(node_id, Report::Accepted(instance));
+        self.inventory_follows(node_id);
         if !waits {
             self.create(node_id, &start_id);
         }
@@ -358,7 +432,7 @@ impl World {
             return;
         }
         let stops = self.turn(node_id, &instance.start_id, |phase| {
-            phase.takes_room().then_some(RunPhase::Stopping)
+            phase.is_live().then_some(RunPhase::Stopping)
         });
         if stops {
             let delay = Millis(self.spec.stop_time.0);
@@ -447,7 +521,7 @@ impl World {
     /// An instance fails; what is left of it goes in its time.
     pub(super) fn fails(&mut self, node_id: &NodeId, start_id: &StartId, reason: String) {
         let failed = self.turn(node_id, start_id, |phase| {
-            phase.takes_room().then_some(RunPhase::Remains)
+            phase.is_live().then_some(RunPhase::Remains)
         });
         if failed && let Some(instance) = self.instance(node_id, start_id) {
             self.report(node_id, Report::Failed { instance, reason });
@@ -531,11 +605,12 @@ impl World {
         }
     }
 
-    /// A running target that can be handed over to says when it is ready.
+    /// The running target of a handover says when it is ready. It is known by the state that its start
+    /// brings; the target of another strategy outputs at once and says nothing (MIGR-08).
     fn gets_ready(&mut self, node_id: &NodeId, start_id: &StartId) {
         let migration = self.run(node_id, start_id).and_then(|run| {
-            let order = &run.order;
-            order.migration_id.clone().filter(|_| order.job.handover)
+            let handed = run.order.migration_state.is_some();
+            run.order.migration_id.clone().filter(|_| handed)
         });
         if let Some(migration_id) = migration {
             let delay = Millis(self.spec.migration.ready.0);
@@ -581,7 +656,7 @@ impl World {
     ) {
         let speaker = self
             .run(node_id, start_id)
-            .filter(|run| run.phase.takes_room());
+            .filter(|run| run.phase.is_live());
         if let Some(run) = speaker {
             let key = run.order.instance.key.clone();
             let report = Report::Migration {
