@@ -241,12 +241,14 @@ impl World {
         }
     }
 
+    /// What is left of a job that the Manager knows no more has no tags to judge by (RESV-07).
     fn invariant_exclusive_jobs_are_alone(&mut self, node_id: &NodeId, job: &WorkerJob) {
         let Some(worker) = self.workers.get(node_id) else {
             return;
         };
         let clash = worker
             .held_against(job)
+            .filter(|other| self.ledger.job(&other.instance.key.job_id).is_some())
             .find(|other| !self.may_share(job, other))
             .map(|other| log::job(&other.instance.key.job_id));
         if let Some(other) = clash {
