@@ -20,6 +20,10 @@ A job that asked for the socket finds its path in GREENROOM_JOB_SOCKET::
             job.resumed(message)                    # the target says job.dropped(message)
         elif kind == "config":
             job.config_applied(message)
+        elif kind == "fence":                       # the fencing number, which may have grown
+            outputs.fence(message["value"])
+        elif kind == "leaseWarning":                # killed then, unless the lease is answered
+            note(message["remainingMs"])
         elif kind == "stopping":
             close_files(message["graceMs"])
 

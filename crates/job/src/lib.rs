@@ -193,6 +193,9 @@ impl Job {
                 "abort" => Event::Abort(id, reason),
                 "sourceState" => Event::SourceState(bytes("payload")?),
                 "fence" => Event::Fence(number("value").unwrap_or(0)),
+                "leaseWarning" => Event::LeaseWarning {
+                    remaining_ms: number("remainingMs").unwrap_or(0),
+                },
                 "replaced" => Event::Replaced,
                 "error" => Event::Refused(re, code, words),
                 _ => Event::Other { kind, id, fields },

@@ -92,8 +92,14 @@ pub enum Event {
     Abort(u64, String),
     /// Target: what the source answered to `GetState`.
     SourceState(Vec<u8>),
-    /// The fencing number.
+    /// The fencing number, which may have grown.
     Fence(u64),
+    /// The lease of the job is not answered: it is killed when this time is over, unless an answer
+    /// comes.
+    LeaseWarning {
+        /// Time left, in milliseconds.
+        remaining_ms: u64,
+    },
     /// Another connection speaks for the job in migrations now; this one may go on listening.
     Replaced,
     /// Something that this job said was refused: its id where that is known, a stable code, as
