@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use greenroom_media::probe::{self, Console, Ended, Event, Expectations, Format, ProbeHandle};
 use greenroom_media::testcard::{self, State, Testcard};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -442,4 +442,56 @@ async fn a_hung_test_card_neither_answers_nor_ends() {
             .await
             .is_err()
     );
+}
+
+// spec: LEASE-06, MEDIA-04
+#[tokio::test]
+async fn a_fencing_number_that_grows_is_seen_by_whoever_receives() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let mut probe = probe_with(|_| ()).await;
+    let worker = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = tokio::io::BufReader::new(stream);
+        let mut hello = String::new();
+        stream.read_line(&mut hello).await.unwrap();
+        assert!(hello.contains("hello"), "{hello}");
+        let said = "{\"type\":\"welcome\",\"id\":1,\"re\":1,\"version\":1}\n\
+                    {\"type\":\"fence\",\"id\":2,\"value\":7}\n";
+        stream.write_all(said.as_bytes()).await.unwrap();
+        stream
+    };
+    let probes = [&probe];
+    let testcard = testcard_to(&probes, |config| {
+        config.fence = Some(7);
+        config.job_socket = Some(path.clone());
+    });
+    let (mut stream, mut testcard) = tokio::join!(worker, testcard);
+    testcard.wait_for_packets(3).await.unwrap();
+    let said = "{\"type\":\"fence\",\"id\":3,\"value\":9}\n\
+                {\"type\":\"fence\",\"id\":4,\"value\":8}\n\
+                {\"type\":\"ping\",\"id\":5}\n";
+    stream.write_all(said.as_bytes()).await.unwrap();
+    // What is answered last was taken in before.
+    let mut line = String::new();
+    while !line.contains("pong") {
+        line.clear();
+        stream.read_line(&mut line).await.unwrap();
+    }
+    let packets = testcard.status().packets;
+    testcard.wait_for_packets(packets + 3).await.unwrap();
+    let sent = testcard.stop().await.unwrap();
+    assert_eq!(sent.fence, Some(9));
+    probe
+        .wait_until(|live| live.packets == sent.packets)
+        .await
+        .unwrap();
+    let report = probe.finish().await.unwrap();
+    let fences: Vec<_> = report
+        .on_air
+        .iter()
+        .map(|on_air| on_air.sender.fence)
+        .collect();
+    assert_eq!(fences, [Some(7), Some(9)]);
 }

@@ -173,6 +173,11 @@ impl Desk {
             Event::Config { id, .. } => {
                 speaker.config_refused(id, "a test card takes no configuration")
             }
+            Event::Fence(fence) => {
+                // A sender that has ended shows nothing any more.
+                let _ = parts.commands.send(Command::Fence(fence));
+                Ok(())
+            }
             // The signal that follows a `stopping` ends it.
             _ => Ok(()),
         }

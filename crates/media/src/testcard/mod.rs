@@ -239,7 +239,7 @@ pub async fn start(config: Config) -> Result<Testcard, Error> {
         let socket = net::open_sender(address, config.ttl, config.interface).map_err(at)?;
         targets.push((address, socket));
     }
-    let (progress, progress_seen) = watch::channel(Progress::new());
+    let (progress, progress_seen) = watch::channel(Progress::new(config.fence));
     let addresses = targets.iter().map(|(address, _)| *address).collect();
     let fixed = Arc::new(fixed_status(&config, addresses, ssrc, started_ns));
     let source = StatusSource {
@@ -459,6 +459,7 @@ impl StatusSource {
             skipped: progress.skipped,
             send_errors: progress.send_errors,
             last_error: progress.last_error,
+            fence: progress.fence,
             ..(*self.fixed).clone()
         }
     }

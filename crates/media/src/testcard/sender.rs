@@ -29,6 +29,7 @@ pub(super) struct Progress {
     pub(super) skipped: u64,
     pub(super) send_errors: u64,
     pub(super) last_error: Option<String>,
+    pub(super) fence: Option<u64>,
 }
 
 /// What the sender is told.
@@ -44,6 +45,8 @@ pub(super) enum Command {
     HoldOutput { reply: mpsc::Sender<u64> },
     /// Send again, at the present number.
     ResumeOutput { reply: mpsc::Sender<u64> },
+    /// Show this fencing number from now on, unless a greater one is shown.
+    Fence(u64),
 }
 
 /// Everything the thread needs; it owns it.
@@ -69,7 +72,7 @@ pub(super) struct Sender {
 // === impl Progress ===
 
 impl Progress {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(fence: Option<u64>) -> Self {
         Self {
             state: State::Sending,
             last_number: None,
@@ -78,6 +81,7 @@ impl Progress {
             skipped: 0,
             send_errors: 0,
             last_error: None,
+            fence,
         }
     }
 }
@@ -157,6 +161,11 @@ impl Sender {
                 Ok(Command::HoldOutput { reply }) => {
                     (self.holds, beginning) = (true, None);
                     let _ = reply.send(pacer.last(wall_ns));
+                }
+                Ok(Command::Fence(fence)) => {
+                    self.fence = self.fence.max(Some(fence));
+                    let fence = self.fence;
+                    self.progress.send_modify(|progress| progress.fence = fence);
                 }
                 Ok(Command::ResumeOutput { reply }) => {
                     (self.holds, ending) = (false, None);
