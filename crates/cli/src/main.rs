@@ -81,6 +81,10 @@ fn main() -> ExitCode {
     if args.next_if(|word| word == "supervise").is_some() {
         return greenroom_worker::supervise::main(args);
     }
+    // Kills leased instances at their deadlines: a worker starts it, or the machine's init does.
+    if args.next_if(|word| word == "lease-guard").is_some() {
+        return greenroom_worker::lease_guard::main(args);
+    }
     let mut matches = Cli::command().get_matches();
     let json = wants_json(&matches);
     let cli = match Cli::from_arg_matches_mut(&mut matches) {

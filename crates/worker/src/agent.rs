@@ -7,11 +7,13 @@
 
 mod batches;
 mod handover;
+mod lease;
 mod news;
 mod recover;
 mod stop;
 
 pub(crate) use self::handover::{JobSaid, ToJob};
+pub(crate) use self::lease::{GuardNews, HeldLease, LeaseItem};
 pub(crate) use self::recover::{Found, FoundState};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,11 +24,12 @@ use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory, RUNTIME_
 use greenroom_types::job::{JobInfoKind, PortMappings};
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
 use greenroom_types::stream::PrefetchResult;
-use greenroom_types::{MigrationId, Millis, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, Mono, StartId, Tags};
 
 use crate::capacity::{Reservation, Room};
 use crate::handover::{Alarm, Handover};
 use crate::journal::{Record, StepRecord};
+use crate::lease::Lease;
 use crate::lifecycle::Outcome;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
 use crate::outbox::Outbox;
@@ -45,6 +48,14 @@ pub(crate) enum Event {
     Order(Order),
     /// The Manager holds reports up to this one.
     Acked(u64),
+    /// A Manager has begun to control.
+    Connected,
+    /// The Manager answers the refresh of this number.
+    LeaseAnswer { nonce: u64, items: Vec<LeaseItem> },
+    /// Leases are kept without refresh from now on, or have to be refreshed again.
+    LeasesPaused(bool),
+    /// Something is heard of the lease guard.
+    Guard(GuardNews),
     /// The runtime says something of an instance.
     Runtime(StartId, RuntimeEvent),
     /// Something that was ordered for later.
@@ -65,6 +76,8 @@ pub(crate) enum Event {
 /// What the runtime says of an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RuntimeEvent {
+    /// These containers are its own; nothing of them was started by this worker before it said so.
+    Made(Vec<String>),
     /// Everything is made, nothing runs.
     Prepared,
     /// It cannot be made here; whatever was made is to be removed.
@@ -126,6 +139,22 @@ pub(crate) enum Act {
         batch_id: String,
         image_refs: Vec<String>,
     },
+    /// Refresh these leases.
+    Refresh { nonce: u64, leases: Vec<HeldLease> },
+    /// Tell the Manager that leases are paused here, or are not.
+    AckPause(bool),
+    /// The guard kills it then, unless told otherwise.
+    Hold(StartId, Mono),
+    /// The guard is told of its containers.
+    Contain(StartId, Vec<String>),
+    /// The guard has nothing more to do with it.
+    Unhold(StartId),
+    /// Its lease was not answered for long; it is stopped after so much time.
+    WarnLease(StartId, Millis),
+    /// Its fencing number has grown.
+    Fence(StartId),
+    /// Keep from when leases run.
+    SaveLeases,
     /// Nothing is left: end, or stay parked.
     Leave { park: bool },
 }
@@ -175,6 +204,7 @@ pub(crate) struct Agent {
     /// Set by a shutdown: whether to park when nothing is left.
     leaving: Option<bool>,
     journal_ok: bool,
+    leases: lease::Leases,
     probe: Box<dyn PortProbe>,
 }
 
@@ -188,6 +218,8 @@ struct Instance {
     handover: Option<Handover>,
     /// Somebody speaks for its job.
     speaker: bool,
+    /// What it may run under, if it needs that.
+    lease: Option<Lease>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -213,13 +245,14 @@ enum Phase {
 impl Instance {
     /// One that was just accepted. A state that comes along makes it the target of a handover
     /// (JOB-17).
-    fn new(spec: Arc<StartSpec>) -> Self {
+    fn new(spec: Arc<StartSpec>, now: Mono) -> Self {
         let target = spec
             .migration_id
             .clone()
             .filter(|_| spec.migration_state.is_some());
         Self {
             handover: target.map(Handover::target),
+            lease: spec.leased.then(|| Lease::new(spec.lease_ttl, now)),
             spec,
             phase: Phase::Waiting,
             failed: None,
@@ -282,6 +315,10 @@ impl Agent {
                     out.persist.push(Record::Acked { id });
                 }
             }
+            Event::Connected => self.apply_connected(out),
+            Event::LeaseAnswer { nonce, items } => self.apply_lease_answer(nonce, items, out),
+            Event::LeasesPaused(paused) => self.apply_leases_paused(paused, out),
+            Event::Guard(news) => self.apply_guard(news, out),
             Event::Order(Order::Migration {
                 key,
                 start_id,
@@ -435,6 +472,7 @@ impl Agent {
         }
         let remains: Vec<StartId> = same_key().map(|(start_id, _)| start_id.clone()).collect();
         check_spec(spec, self.settings.runtime, &self.settings.host_paths)?;
+        self.check_guard(spec)?;
         if self.leaving.is_some() {
             return Err(Refusal::new(
                 RejectionCode::Cordoned,
@@ -463,9 +501,12 @@ impl Agent {
             reservation: Box::new(held.clone()),
         });
         self.room.hold(start_id.clone(), held);
-        let instance = Instance::new(spec.clone());
+        let instance = Instance::new(spec.clone(), self.leases.now());
         self.instances.insert(start_id.clone(), instance);
         self.say(&spec.key, &start_id, Said::Accepted, out);
+        if spec.leased {
+            self.refresh(out);
+        }
         if !waits {
             self.prepare(&start_id, out);
         }
@@ -489,7 +530,11 @@ impl Agent {
         out.act.push(Act::Prepare(start_id.clone()));
     }
 
+    /// Starts what was made, at once or as soon as its lease lets it.
     fn start(&mut self, start_id: &StartId, out: &mut Effects) {
+        if !self.may_start(start_id, out) {
+            return;
+        }
         self.step(start_id, Phase::Starting, StepRecord::Starting, out);
         out.act.push(Act::Start(start_id.clone()));
     }

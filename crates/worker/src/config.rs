@@ -64,6 +64,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Program and first arguments of supervisors; empty: this program with `supervise`.
     pub supervisor: Vec<OsString>,
+    /// Program and first arguments of the lease guard; empty: this program with `lease-guard`.
+    pub guard: Vec<OsString>,
     /// The machine's id; absent: `/etc/machine-id`, else one made for the state directory.
     pub machine_id: Option<String>,
 }
@@ -153,6 +155,7 @@ impl Config {
             migration_step: Millis(30_000),
             logs: LogLimits::default(),
             supervisor: Vec::new(),
+            guard: Vec::new(),
             machine_id: None,
         }
     }

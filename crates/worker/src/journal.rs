@@ -18,7 +18,7 @@ use crate::handover::Handover;
 use crate::order::{Report, Said, StartSpec};
 
 /// Version of the journal that this program writes.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// The file is written anew when it has grown beyond this, in bytes.
 const COMPACT_ABOVE: u64 = 4 << 20;
 
@@ -63,6 +63,12 @@ pub(crate) enum Record {
     NextReport { id: u64 },
     /// The node's tags.
     NodeTags { tags: Tags },
+    /// Leases are kept without refresh, or no longer (LEASE-10).
+    LeasesPaused { paused: bool },
+    /// The fencing number of an instance has grown.
+    Fence { start_id: StartId, fence: u64 },
+    /// A prepared instance is to run as soon as its lease lets it (LEASE-17).
+    StartWanted { start_id: StartId },
 }
 
 /// How far an instance has come.
@@ -341,14 +347,16 @@ mod tests {
     #[test]
     fn a_newer_journal_is_refused_and_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let newer = b"{\"journal\":\"greenroom-worker\",\"version\":3}\n{\"record\":\"unheard\"}\n";
-        std::fs::write(dir.path().join(FILE), newer).unwrap();
+        let next = VERSION + 1;
+        let newer =
+            format!("{{\"journal\":\"{NAME}\",\"version\":{next}}}\n{{\"record\":\"unheard\"}}\n");
+        std::fs::write(dir.path().join(FILE), &newer).unwrap();
         let error = Journal::open(dir.path()).unwrap_err();
         assert!(
-            matches!(error, JournalError::Newer { found: 3, .. }),
+            matches!(error, JournalError::Newer { found, .. } if found == next),
             "{error}"
         );
-        assert_eq!(bytes(dir.path()), newer);
+        assert_eq!(bytes(dir.path()), newer.as_bytes());
     }
 
     #[test]

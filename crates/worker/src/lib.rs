@@ -12,25 +12,33 @@
 //!        |                                              |
 //!        +--output--> logs/ --lines--> Manager          +---- socket.rs <--> the jobs themselves
 //!                                                       +---- access.rs: what jobs may read
+//!                                                       |
+//!                                                       +---- guarding.rs --deadlines--> lease_guard/,
+//!                                                                                a process of its own
 //! ```
 //!
 //! **Invariant**: a record is in the journal before its act is done. **Invariant**: `agent.rs`,
-//! `handover/`, `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
+//! `handover/`, `lease.rs`, `capacity.rs`, `ports.rs`, `spec.rs`, `restart.rs` and `lifecycle.rs` know no clock, no engine and
 //! no network. Losing the Manager changes nothing for jobs (WORK-60, WORK-64).
 
 mod accept;
 mod access;
 mod agent;
 mod capacity;
+mod clock;
 mod config;
 mod credential;
 mod deadline;
 mod gate;
+mod guarding;
 mod handover;
 mod inventory;
 mod journal;
 mod lanes;
 mod launch;
+mod lease;
+pub mod lease_guard;
+mod lease_times;
 mod lifecycle;
 pub mod logs;
 mod node;
@@ -48,6 +56,7 @@ mod spec;
 pub mod supervise;
 mod wire;
 
+use std::ffi::OsString;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -76,6 +85,7 @@ use crate::access::Access;
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
 use crate::gate::{Gate, NodeProof};
+use crate::guarding::{Guarding, Keeper};
 use crate::inventory::{Overrides, survey};
 use crate::journal::Journal;
 use crate::lanes::Lanes;
@@ -107,6 +117,8 @@ const CONNECTIONS_MAX: usize = 256;
 const MESSAGE_MAX: usize = 8 << 20;
 /// In the worker's certificate, which is known by its key and not by a name.
 const CERTIFICATE_NAME: &str = "greenroom-worker";
+/// It is known within this whether there is a lease guard; until then nobody is served.
+const GUARD_MAX: Duration = Duration::from_secs(15);
 /// A Manager that does not take the end of its streams is waited for no longer than this (WORK-61).
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -134,6 +146,7 @@ pub struct Worker {
     identity: greenroom_tls::Identity,
     calling: Calling,
     overrides: Overrides,
+    guard_program: Vec<OsString>,
     lock: StateLock,
 }
 
@@ -208,6 +221,13 @@ impl Worker {
             logs: config.logs,
             state_dir: dir.clone(),
         };
+        let guard_program = match &config.guard[..] {
+            [] => {
+                let own = std::env::current_exe().map_err(state)?;
+                vec![own.into_os_string(), OsString::from("lease-guard")]
+            }
+            program => program.to_vec(),
+        };
         let (machine, probe) = (survey(&overrides), Box::new(BindProbe));
         let mut out = Effects::default();
         let agent = Agent::recover(settings, records, &about.boot_id, machine, probe, &mut out);
@@ -235,6 +255,7 @@ impl Worker {
             identity,
             calling,
             overrides,
+            guard_program,
             lock,
         })
     }
@@ -274,7 +295,8 @@ impl Worker {
             path: self.config.state_dir.clone(),
             source,
         })?;
-        let node = Node::new(
+        let guarding = Guarding::default();
+        let mut node = Node::new(
             self.agent,
             self.journal,
             lanes,
@@ -286,8 +308,25 @@ impl Worker {
             self.identities,
             contact,
             self.logs.clone(),
+            guarding.clone(),
         );
+        node.restore_leases();
+        let (settled, mut guarded) = watch::channel(false);
+        let keeper = Keeper {
+            state_dir: self.config.state_dir.clone(),
+            program: self.guard_program,
+            refuses: self.runtime.unguardable(),
+            guarding,
+            inputs: inputs.clone(),
+            settled,
+            closing: closing.clone(),
+        };
+        let mut keeper = tokio::spawn(keeper.run());
         let node = tokio::spawn(node.run(input_receiver, self.news));
+        let settled = guarded.wait_for(|settled| *settled);
+        if tokio::time::timeout(GUARD_MAX, settled).await.is_err() {
+            tracing::error!("it is not known yet whether there is a lease guard");
+        }
 
         let tls = ServerTls::new(&self.identity, &[])?;
         let door = Door {
@@ -346,6 +385,9 @@ impl Worker {
         surveyor.abort();
         images.abort();
         closing.cancel();
+        if tokio::time::timeout(CLOSE_MAX, &mut keeper).await.is_err() {
+            keeper.abort();
+        }
         let server = tokio::time::timeout(CLOSE_MAX, server).await;
         if server.is_err() {
             tracing::warn!("a Manager did not take the end of its streams in time");

@@ -18,12 +18,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Code, Status};
 
 use crate::access::{Access, Held};
-use crate::agent::{Act, Agent, Effects, Event, Reminder, RuntimeEvent};
+use crate::agent::{Act, Agent, Effects, Event, GuardNews, Reminder, RuntimeEvent};
+use crate::clock::{self, boot_time};
 use crate::deadline;
+use crate::guarding::Guarding;
 use crate::inventory::load;
 use crate::journal::{Journal, Record};
 use crate::lanes::Lanes;
 use crate::launch::{Identity, Launch, LogLimits};
+use crate::lease_times;
 use crate::logs::LogStore;
 use crate::order::Order;
 use crate::prefetch::Prefetcher;
@@ -31,7 +34,7 @@ use crate::runtime::SharedRuntime;
 use crate::socket::Sockets;
 use crate::wire::{
     Heard, read, write_access_ack, write_goodbye, write_health, write_hello, write_info,
-    write_inventory, write_load, write_report, write_running,
+    write_inventory, write_load, write_pause_ack, write_refresh, write_report, write_running,
 };
 use crate::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
@@ -84,6 +87,8 @@ pub(crate) enum Input {
     Access(Held),
     /// The engine has this version, or does not answer.
     Engine(Option<String>),
+    /// Something is heard of the lease guard.
+    Guard(GuardNews),
     /// Stop everything and end.
     Leave,
     /// End and keep everything running.
@@ -121,6 +126,7 @@ pub(crate) struct Node {
     identity: watch::Receiver<Option<Arc<Identity>>>,
     contact: watch::Sender<Contact>,
     log_store: LogStore,
+    guarding: Guarding,
     /// What the core wants to be reminded of, by when; one for each open step and unsent signal.
     reminders: BTreeMap<(Instant, u64), Reminder>,
     next_reminder: u64,
@@ -168,6 +174,7 @@ impl Node {
         identity: watch::Receiver<Option<Arc<Identity>>>,
         contact: watch::Sender<Contact>,
         log_store: LogStore,
+        guarding: Guarding,
     ) -> Self {
         Self {
             agent,
@@ -182,6 +189,7 @@ impl Node {
             identity,
             contact,
             log_store,
+            guarding,
             reminders: BTreeMap::new(),
             next_reminder: 0,
             session: None,
@@ -190,6 +198,17 @@ impl Node {
             reconciled: false,
             leaving: false,
         }
+    }
+
+    /// Takes on the leases of an earlier run, and tells the guard of them.
+    pub(crate) fn restore_leases(&mut self) {
+        let About {
+            state_dir, boot_id, ..
+        } = &self.about;
+        let times = lease_times::load(state_dir, boot_id);
+        let mut out = Effects::default();
+        self.agent.restore_leases(&times, boot_time(), &mut out);
+        self.carry_out(out);
     }
 
     /// Runs until told to end.
@@ -207,6 +226,7 @@ impl Node {
         loop {
             let inventory_due = self.inventory_due();
             let reminder_due = self.reminders.keys().next().map(|(at, _)| *at);
+            let lease_due = self.agent.next_deadline();
             let next = tokio::select! {
                 input = inputs.recv() => match input {
                     Some(input) => self.take(input).await,
@@ -225,6 +245,7 @@ impl Node {
                 }
                 () = deadline::reached(inventory_due) => Next::Go,
                 () = deadline::reached(reminder_due) => self.remind(),
+                () = clock::reached(lease_due) => self.pass_time(),
             };
             self.tell();
             if next == Next::End {
@@ -234,6 +255,10 @@ impl Node {
     }
 
     async fn take(&mut self, input: Input) -> Next {
+        // Whatever was slept through comes first (LEASE-05).
+        if self.pass_time() == Next::End {
+            return Next::End;
+        }
         match input {
             Input::Hello {
                 answer,
@@ -275,6 +300,7 @@ impl Node {
                 let version = version.filter(|_| self.reconciled);
                 return self.handle(Event::Engine(version));
             }
+            Input::Guard(news) => return self.handle(Event::Guard(news)),
             Input::Leave => {
                 // The Manager hears of it before anything stops (LOCAL-17).
                 self.leaving = true;
@@ -311,7 +337,17 @@ impl Node {
         }
     }
 
+    /// Does what is due about leases.
+    fn pass_time(&mut self) -> Next {
+        let mut out = Effects::default();
+        self.agent.pass_time(boot_time(), &mut out);
+        self.carry_out(out)
+    }
+
     fn handle(&mut self, event: Event) -> Next {
+        if self.pass_time() == Next::End {
+            return Next::End;
+        }
         let mut out = Effects::default();
         self.agent.handle(event, &mut out);
         self.carry_out(out)
@@ -326,6 +362,8 @@ impl Node {
                 tracing::error!(%error, "the journal cannot be written");
                 // What was not written was not accepted (WORK-65). Everything else goes on: a stop
                 // must work on a full disk.
+                self.agent.forget_pause_ack();
+                out.act.retain(|act| *act != Act::AckPause(true));
                 let unwritten = out.persist.iter().find_map(|record| match record {
                     Record::Accepted { spec, .. } => Some(spec.start_id.clone()),
                     _ => None,
@@ -388,6 +426,30 @@ impl Node {
                 batch_id,
                 image_refs,
             } => self.prefetcher.begin(batch_id, image_refs),
+            Act::Refresh { nonce, leases } => self.send(write_refresh(nonce, &leases)),
+            Act::AckPause(paused) => self.send(write_pause_ack(paused)),
+            Act::Hold(start_id, until) => self.guarding.hold(start_id, until),
+            Act::Contain(start_id, containers) => self.guarding.contain(start_id, containers),
+            Act::Unhold(start_id) => self.guarding.release(&start_id),
+            Act::WarnLease(start_id, remaining) => {
+                tracing::warn!(
+                    %start_id, %remaining,
+                    "a lease is not answered: its instance is stopped when this time is over"
+                );
+                self.sockets.lease_warning(&start_id, remaining);
+            }
+            Act::Fence(start_id) => {
+                if let Some((spec, _)) = self.agent.order_of(&start_id) {
+                    self.sockets.fence(&start_id, spec);
+                }
+            }
+            Act::SaveLeases => {
+                let times = self.agent.lease_times();
+                let saved = lease_times::save(&self.about.state_dir, &self.about.boot_id, times);
+                if let Err(error) = saved {
+                    tracing::warn!(%error, "from when leases run cannot be kept");
+                }
+            }
             Act::Leave { park: true } => {
                 self.contact.send_replace(Contact::Parked);
                 self.tell();
@@ -497,6 +559,7 @@ impl Node {
             last_report_id: self.agent.outbox().next_id() - 1,
             replica_version: self.held.replica_version,
             control_plane_version: self.held.planes_version,
+            leases_paused: self.agent.leases_paused(),
             ..Default::default()
         }
     }
@@ -536,6 +599,7 @@ impl Node {
         });
         self.contact.send_replace(Contact::Connected);
         self.handle(Event::Acked(response.report_acked));
+        self.handle(Event::Connected);
         tracing::info!(
             generation = rank.0,
             term = rank.1,
@@ -566,6 +630,8 @@ impl Node {
                 self.access.give(given);
                 Next::Go
             }
+            Heard::LeaseAnswer { nonce, items } => self.handle(Event::LeaseAnswer { nonce, items }),
+            Heard::LeasesPaused(paused) => self.handle(Event::LeasesPaused(paused)),
             Heard::Unsupported(what) => {
                 tracing::warn!(what, "an order that this worker does not carry out");
                 Next::Go

@@ -35,6 +35,8 @@ pub(crate) struct StartSpec {
     pub(crate) requirements: Requirements,
     /// It must not run without a lease (LEASE-01).
     pub(crate) leased: bool,
+    /// For how long one refresh holds.
+    pub(crate) lease_ttl: Millis,
     /// Fencing number, 0 without lease.
     pub(crate) fence: u64,
     /// Wants the job socket (SOCK-01).

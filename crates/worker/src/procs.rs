@@ -123,6 +123,28 @@ pub(crate) fn kill_marked(mark: &str, start_id: &StartId) -> usize {
     killed
 }
 
+/// Kills every child of this process; gives how many there were. What an instance's processes leave
+/// behind comes to its supervisor, whatever its environment and its group are by then.
+pub(crate) fn kill_children() -> usize {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return 0;
+    };
+    let is_child = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let (state, parent) = (fields.next()?, fields.next()?);
+        (state != "Z" && parent.parse() == Ok(own)).then_some(pid)
+    };
+    // A child keeps its number until it is reaped here, so the signal reaches the one looked at.
+    entries
+        .flatten()
+        .filter_map(|entry| is_child(entry.file_name().to_str()?.parse().ok()?))
+        .filter_map(Pid::from_raw)
+        .filter(|pid| rustix::process::kill_process(*pid, Signal::KILL).is_ok())
+        .count()
+}
+
 /// Id of this boot of the machine.
 pub(crate) fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

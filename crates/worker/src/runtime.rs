@@ -73,6 +73,10 @@ pub(crate) trait Runtime: Send + Sync {
     /// Stops it, politely for so long; a shorter time than one given before counts. Its end comes as
     /// news.
     async fn stop(&self, start_id: &StartId, grace: Millis);
+    /// Why no guard of this machine can kill what it runs, if so (WORK-42).
+    fn unguardable(&self) -> Option<String> {
+        None
+    }
     /// Removes whatever is left of it, running or not.
     async fn remove(&self, start_id: &StartId) -> Result<(), RuntimeError>;
 }

@@ -74,6 +74,8 @@ enum Command {
     Prepared(bool),
     Stopping(Millis, StopCause, oneshot::Sender<()>),
     Configure(Arc<StartSpec>),
+    Fence(Arc<StartSpec>),
+    LeaseWarning(Millis),
     Migration(ToJob),
 }
 
@@ -183,6 +185,16 @@ impl Sockets {
         self.tell(start_id, Command::Configure(spec));
     }
 
+    /// Tells the job its fencing number, which has grown (SOCK-16).
+    pub(crate) fn fence(&self, start_id: &StartId, spec: Arc<StartSpec>) {
+        self.tell(start_id, Command::Fence(spec));
+    }
+
+    /// Tells the job that it is stopped after so long unless its lease is answered.
+    pub(crate) fn lease_warning(&self, start_id: &StartId, remaining: Millis) {
+        self.tell(start_id, Command::LeaseWarning(remaining));
+    }
+
     /// Tells the job something about a migration.
     pub(crate) fn migration(&self, start_id: &StartId, told: ToJob) {
         self.tell(start_id, Command::Migration(told));
@@ -261,6 +273,13 @@ impl Desk {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
                 let _ = done.send(());
+            }
+            Command::Fence(spec) => {
+                self.spec = spec;
+                self.say_to_all("fence", &json!({ "value": self.spec.fence }));
+            }
+            Command::LeaseWarning(remaining) => {
+                self.say_to_all("leaseWarning", &json!({ "remainingMs": remaining.0 }));
             }
             Command::Migration(told) => self.tell_migration(told),
             Command::Configure(spec) => {

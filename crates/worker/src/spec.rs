@@ -31,9 +31,6 @@ pub(crate) fn check_spec(
         let detail = "the state of the handover's source was lost on its way";
         return refuse(RejectionCode::Migration, detail);
     }
-    if spec.leased {
-        return refuse(RejectionCode::Lease, "this worker has no lease guard");
-    }
     if spec.provides {
         return refuse(RejectionCode::Runtime, "this worker runs no node services");
     }
@@ -341,18 +338,6 @@ mod tests {
             check(vec![command("a", "x")], RuntimeKind::Docker),
             Err(RejectionCode::Runtime)
         );
-    }
-
-    // spec: WORK-33
-    #[test]
-    fn a_leased_job_is_rejected_while_there_is_no_guard() {
-        let spec = StartSpec {
-            services: vec![command("a", "x")],
-            leased: true,
-            ..StartSpec::default()
-        };
-        let refusal = check_spec(&spec, RuntimeKind::Process, &[]).unwrap_err();
-        assert_eq!(refusal.code, RejectionCode::Lease);
     }
 
     // spec: WORK-17, SEC-14

@@ -35,7 +35,7 @@ use crate::deadline;
 use crate::launch::Launch;
 use crate::lifecycle::{Input, Lifecycle, Outcome, Phase, Step};
 use crate::logs::with_last_lines;
-use crate::procs::{Process, SERVICE_MARK, boot_id, kill_marked};
+use crate::procs::{Process, SERVICE_MARK, boot_id, kill_children, kill_marked};
 
 const INSTANCE_FILE: &str = "instance.json";
 const STATUS_FILE: &str = "status.json";
@@ -330,7 +330,8 @@ impl Supervisor {
             }
             Step::Ended(outcome) => {
                 // Nothing of the instance runs when its end is told.
-                while kill_marked(SERVICE_MARK, &self.supervised.launch.start_id) > 0 {
+                let start_id = &self.supervised.launch.start_id;
+                while kill_marked(SERVICE_MARK, start_id) + kill_children() > 0 {
                     while self.children.reap().is_some() {}
                     std::thread::sleep(LEFTOVER_PAUSE);
                 }

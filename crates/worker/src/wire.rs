@@ -18,6 +18,7 @@ use greenroom_types::node::{InstanceKey, RejectionCode};
 use greenroom_types::{MigrationId, Millis, Payload, StartId, Wall};
 
 use crate::access::{Given, Held};
+use crate::agent::{HeldLease, LeaseItem};
 use crate::handover::Step;
 use crate::inventory::Load;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
@@ -37,6 +38,13 @@ pub(crate) enum Heard {
     Acked(u64),
     /// Something to be kept and offered to jobs.
     Access(Given),
+    /// The answer to a refresh of leases.
+    LeaseAnswer {
+        nonce: u64,
+        items: Vec<LeaseItem>,
+    },
+    /// Whether leases are paused.
+    LeasesPaused(bool),
     /// Nothing this worker carries out.
     Unsupported(&'static str),
     /// It says nothing that can be acted upon.
@@ -107,13 +115,26 @@ pub(crate) fn read(message: wire::NodeControllerMessage) -> Heard {
         Controller::MigrationAbort(it) => {
             read_migration(it, start_id, |_, reason| Step::Abort(reason))
         }
-        Controller::LeaseAnswer(_) => return Heard::Unsupported("lease_answer"),
-        Controller::LeasesPaused(_) => return Heard::Unsupported("leases_paused"),
+        Controller::LeaseAnswer(answer) => Ok(read_lease_answer(answer)),
+        Controller::LeasesPaused(pause) => Ok(Heard::LeasesPaused(pause.paused)),
         Controller::DiscoveryAccess(it) => Ok(Heard::Access(Given::Discovery(it))),
         Controller::AccessReplica(it) => Ok(Heard::Access(Given::Replica(it))),
         Controller::ControlPlanes(it) => Ok(Heard::Access(Given::Planes(it))),
     };
     read.unwrap_or_else(Heard::Faulty)
+}
+
+fn read_lease_answer(answer: wire::LeaseAnswer) -> Heard {
+    let items = answer.leases.into_iter().map(|item| LeaseItem {
+        start_id: StartId::new(item.start_id),
+        fence: item.fence,
+        ttl: Millis(item.ttl_ms),
+        superseded: item.superseded,
+    });
+    Heard::LeaseAnswer {
+        nonce: answer.sent_nonce,
+        items: items.collect(),
+    }
 }
 
 fn read_migration(
@@ -164,6 +185,7 @@ fn read_provision(job: wire::WorkerJob) -> Heard {
         gpu_index,
         requirements: order.requirements.unwrap_or_default(),
         leased: order.lease.is_some(),
+        lease_ttl: order.lease.map(|lease| lease.ttl_ms).unwrap_or_default(),
         fence: order.fence,
         job_socket: order.job_socket || order.handover,
         migration_id: order.migration_id,
@@ -273,6 +295,26 @@ pub(crate) fn write_access_ack(held: &Held) -> wire::WorkerMessage {
     )
 }
 
+pub(crate) fn write_refresh(nonce: u64, leases: &[HeldLease]) -> wire::WorkerMessage {
+    let leases = leases.iter().map(|held| wire::HeldLease {
+        job_key: Some((&held.key).into()),
+        start_id: held.start_id.as_str().to_owned(),
+        fence: held.fence,
+    });
+    let refresh = wire::LeaseRefresh {
+        leases: leases.collect(),
+        sent_nonce: nonce,
+    };
+    message(Worker::LeaseRefresh(refresh), String::new())
+}
+
+pub(crate) fn write_pause_ack(paused: bool) -> wire::WorkerMessage {
+    message(
+        Worker::LeasesPauseAck(wire::LeasesPauseAck { paused }),
+        String::new(),
+    )
+}
+
 pub(crate) fn write_hello(hello: wire::WorkerHello) -> wire::WorkerMessage {
     message(Worker::Hello(hello), String::new())
 }
@@ -377,11 +419,11 @@ mod tests {
 
     #[test]
     fn orders_of_groups_that_are_not_carried_out_are_named() {
-        let heard = read(order(Controller::LeasesPaused(
-            wire::LeasesPaused::default(),
+        let heard = read(order(Controller::HelloResponse(
+            wire::WorkerHelloResponse::default(),
         )));
         assert!(
-            matches!(heard, Heard::Unsupported("leases_paused")),
+            matches!(heard, Heard::Unsupported("a second hello_response")),
             "{heard:?}"
         );
         let empty = wire::NodeControllerMessage::default();

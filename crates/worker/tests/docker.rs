@@ -8,7 +8,9 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use common::registry::Registry;
-use common::{FakeManager, Stream, WorkerProcess, id, job, key, lines, read_logs, within};
+use common::{
+    FakeManager, Stream, WorkerProcess, ended, id, job, key, lines, pid, read_logs, within,
+};
 use greenroom_proto::common::job_info_message::Message as Info;
 use greenroom_proto::common::port_mapping::HostPort;
 use greenroom_proto::common::service::{Container, ServiceRestart};
@@ -17,10 +19,11 @@ use greenroom_proto::common::{
     ProtocolFamily, Service, ServiceParameters,
 };
 use greenroom_proto::logs::ReadRequest;
-use greenroom_proto::manager::InstanceState;
+use greenroom_proto::manager::{InstanceState, LeasePolicy};
 use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_message::Message as Said;
 use greenroom_proto::worker::{PrefetchImages, WorkerJob};
+use rustix::process::{Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const IMAGE: &str = "greenroom-test:1";
@@ -538,4 +541,85 @@ async fn a_container_finds_its_socket_at_one_path_also_after_a_restart_of_the_wo
     stream.stop("j", "s1", 0).await;
     assert_eq!(stream.reports("s1", "stopped").await, ["stopped"]);
     assert!(!host.exists());
+}
+
+// spec: WORK-42, LEASE-05, LEASE-06
+#[tokio::test]
+async fn the_guard_kills_a_container_that_carries_no_mark_before_its_lease_ends() {
+    let mut scene = scene().await;
+    // Its environment is empty, so that only its control group tells whose it is.
+    let service = shell("a", "echo fence $GREENROOM_FENCE; exec env -i sleep 1000");
+    let leased = WorkerJob {
+        lease: Some(LeasePolicy {
+            ttl_ms: 12_000,
+            grace_ms: 5_000,
+        }),
+        fence: 11,
+        ..job("j", "s1", vec![service])
+    };
+    scene.stream.provision(leased).await;
+    let refresh = scene.stream.refresh().await;
+    scene.stream.answer(&refresh, 12_000, false).await;
+    let answered = std::time::Instant::now();
+    scene.stream.reports("s1", "started").await;
+    let container = scene.ids("s1", "container").remove(0);
+    assert_eq!(docker(&["logs", &container]), "fence 11");
+    let number = docker(&["inspect", "--format", "{{.State.Pid}}", &container]);
+    scene.worker.send(Signal::STOP);
+    ended(number.parse().unwrap()).await;
+    assert!(answered.elapsed().as_millis() < 12_000);
+    scene.worker.send(Signal::CONT);
+    let words = scene.stream.reports("s1", "stopped").await;
+    assert_eq!(
+        words,
+        [
+            "failed LEASE_LOST: its lease was not refreshed in time",
+            "stopped"
+        ]
+    );
+    assert!(scene.is_gone("s1"));
+}
+
+// spec: WORK-42, LEASE-05
+#[tokio::test]
+async fn a_new_worker_tells_the_guard_of_the_containers_it_takes_on() {
+    let mut scene = scene().await;
+    let service = shell("a", "exec env -i sleep 1000");
+    let leased = WorkerJob {
+        lease: Some(LeasePolicy {
+            ttl_ms: 20_000,
+            grace_ms: 5_000,
+        }),
+        fence: 11,
+        ..job("j", "s1", vec![service])
+    };
+    scene.stream.provision(leased).await;
+    let refresh = scene.stream.refresh().await;
+    scene.stream.answer(&refresh, 20_000, false).await;
+    scene.stream.reports("s1", "started").await;
+    let container = scene.ids("s1", "container").remove(0);
+    let number = docker(&["inspect", "--format", "{{.State.Pid}}", &container]);
+    // Worker and guard go together; the new guard knows nothing but what the new worker tells it.
+    let guard = scene.worker.guard();
+    scene.worker.kill();
+    kill_process(pid(guard), Signal::KILL).unwrap();
+    ended(guard).await;
+    scene.worker.start_again();
+    scene.stream = scene.manager.meet(2, u64::MAX).await;
+    assert_eq!(
+        scene.stream.hello.instances[0].state(),
+        InstanceState::Running
+    );
+    assert_ne!(scene.worker.guard(), guard);
+    let refresh = scene.stream.refresh().await;
+    let short = 4_000;
+    scene.stream.answer(&refresh, short, false).await;
+    // The next refresh comes when the answer was taken in.
+    scene.stream.refresh().await;
+    scene.worker.send(Signal::STOP);
+    ended(number.parse().unwrap()).await;
+    scene.worker.send(Signal::CONT);
+    let words = scene.stream.reports("s1", "stopped").await;
+    assert_eq!(words.last().unwrap(), "stopped");
+    assert!(scene.is_gone("s1"));
 }

@@ -33,6 +33,7 @@ impl Agent {
                     kind,
                 }));
             }
+            RuntimeEvent::Made(containers) => self.apply_made(start_id, containers, out),
             RuntimeEvent::Prepared if instance.phase == Phase::Preparing => {
                 self.step(start_id, Phase::Prepared, StepRecord::Prepared, out);
                 if spec.defer_start {
@@ -130,6 +131,9 @@ impl Agent {
             return;
         };
         self.room.release(start_id);
+        if spec.leased {
+            out.act.push(Act::Unhold(start_id.clone()));
+        }
         self.remember_end(start_id, last.clone());
         out.persist.push(Record::Removed {
             start_id: start_id.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom_types::inventory::NodeInventory;
-use greenroom_types::{Millis, StartId};
+use greenroom_types::{Millis, Mono, StartId};
 
 use super::{Act, Agent, Effects, Instance, Outbox, Phase, Room, RuntimeEvent, Settings};
 use crate::journal::{Record, StepRecord};
@@ -64,6 +64,7 @@ impl Agent {
             node_tags: None,
             leaving: None,
             journal_ok: true,
+            leases: Default::default(),
             probe,
         };
         for record in records {
@@ -91,6 +92,9 @@ impl Agent {
                 id: self.outbox.next_id(),
             },
         ];
+        if self.leases_paused() {
+            records.push(Record::LeasesPaused { paused: true });
+        }
         if let Some(tags) = &self.node_tags {
             records.push(Record::NodeTags { tags: tags.clone() });
         }
@@ -132,6 +136,14 @@ impl Agent {
                 start_id: start_id.clone(),
                 step,
             });
+            if instance
+                .lease
+                .as_ref()
+                .is_some_and(|lease| lease.wants_start)
+            {
+                let start_id = start_id.clone();
+                records.push(Record::StartWanted { start_id });
+            }
         }
         records.extend(self.outbox.waiting().cloned().map(Record::Report));
         records
@@ -225,7 +237,8 @@ impl Agent {
                 let spec: Arc<StartSpec> = Arc::from(spec);
                 self.room.hold(spec.start_id.clone(), *reservation);
                 let start_id = spec.start_id.clone();
-                self.instances.insert(start_id, Instance::new(spec));
+                self.instances
+                    .insert(start_id, Instance::new(spec, Mono(0)));
             }
             Record::Step { start_id, step } => {
                 if let Some(instance) = self.instances.get_mut(&start_id) {
@@ -286,6 +299,13 @@ impl Agent {
             }
             Record::NextReport { id } => self.outbox.raise_next(id),
             Record::NodeTags { tags } => self.node_tags = Some(tags),
+            Record::LeasesPaused { paused } => self.leases.set_paused(paused),
+            Record::StartWanted { start_id } => self.restore_start_wanted(&start_id),
+            Record::Fence { start_id, fence } => {
+                if let Some(instance) = self.instances.get_mut(&start_id) {
+                    Arc::make_mut(&mut instance.spec).fence = fence;
+                }
+            }
         }
     }
 }

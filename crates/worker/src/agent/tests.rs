@@ -99,6 +99,31 @@ impl Play {
         self.journal.extend(out.persist);
         out.act
     }
+    /// Time passes.
+    pub(super) fn at(&mut self, now: u64) -> Vec<Act> {
+        let mut out = Effects::default();
+        self.agent.pass_time(Mono(now), &mut out);
+        self.journal.extend(out.persist);
+        out.act
+    }
+    /// As [`Play::restart`], with leases that run since then.
+    pub(super) fn restart_at(
+        self,
+        now: u64,
+        times: &crate::lease_times::Times,
+        found: &[(&str, FoundState)],
+    ) -> (Self, Vec<Act>) {
+        let (mut play, mut out) = Self::recovered(self.journal, "boot-1");
+        play.agent.restore_leases(times, Mono(now), &mut out);
+        play.agent.pass_time(Mono(now), &mut out);
+        let found = found.iter().map(|(start_id, state)| Found {
+            start_id: (*start_id).into(),
+            state: state.clone(),
+        });
+        play.agent.reconcile(found.collect(), &mut out);
+        play.journal.extend(out.persist);
+        (play, out.act)
+    }
     pub(super) fn provision(&mut self, spec: &StartSpec) -> Vec<Act> {
         self.tell(Event::Order(Order::Provision(Box::new(spec.clone()))))
     }
@@ -121,7 +146,7 @@ impl Play {
         self.runtime(id, RuntimeEvent::Running);
         assert_eq!(self.state(id), Some(InstanceState::Running));
     }
-    fn state(&self, start_id: &str) -> Option<InstanceState> {
+    pub(super) fn state(&self, start_id: &str) -> Option<InstanceState> {
         let start_id: StartId = start_id.into();
         self.agent
             .instances()
@@ -155,6 +180,20 @@ pub(super) fn short(acts: &[Act]) -> Vec<String> {
             Act::Remind(_, after) => format!("remind {}", after.0),
             Act::Info(info) => format!("info {}", info.start_id),
             Act::Prefetch { batch_id, .. } => format!("prefetch {batch_id}"),
+            Act::Refresh { nonce, leases } => {
+                let held = leases
+                    .iter()
+                    .map(|held| format!(" {}#{}", held.start_id, held.fence));
+                format!("refresh {nonce}:{}", held.collect::<String>())
+            }
+            Act::AckPause(paused) => format!("ack paused={paused}"),
+            Act::Hold(id, until) if *until == crate::lease::NEVER => format!("hold {id} on"),
+            Act::Hold(id, until) => format!("hold {id} {}", until.0),
+            Act::Contain(id, containers) => format!("contain {id} {}", containers.join(" ")),
+            Act::Unhold(id) => format!("unhold {id}"),
+            Act::WarnLease(id, remaining) => format!("warn {id} {}", remaining.0),
+            Act::Fence(id) => format!("fence {id}"),
+            Act::SaveLeases => "save".to_owned(),
             Act::Leave { park } => format!("leave park={park}"),
             Act::Report(Report { start_id, said, .. }) => match said {
                 Said::Accepted => format!("say {start_id} accepted"),

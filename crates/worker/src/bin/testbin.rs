@@ -1,17 +1,20 @@
 //! A bare worker and supervisor for tests that kill and restart them as real processes.
 //!
-//! `greenroom-worker-testbin supervise --dir DIR`, or
+//! `greenroom-worker-testbin supervise --dir DIR`, `greenroom-worker-testbin lease-guard --dir DIR`, or
 //! `greenroom-worker-testbin STATE_DIR MANAGER_URL TOKEN [process|docker] [VCPUS]`.
 
 use std::process::ExitCode;
 
-use greenroom_worker::{Config, Ending, RuntimeChoice, Worker, supervise};
+use greenroom_worker::{Config, Ending, RuntimeChoice, Worker, lease_guard, supervise};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();
     if args.next_if(|word| word == "supervise").is_some() {
         return supervise::main(args);
+    }
+    if args.next_if(|word| word == "lease-guard").is_some() {
+        return lease_guard::main(args);
     }
     let args: Vec<String> = args.filter_map(|word| word.into_string().ok()).collect();
     let [state_dir, url, token, runtime, vcpus] = &args[..] else {
@@ -23,6 +26,10 @@ fn main() -> ExitCode {
     let mut config = Config::new(state_dir);
     config.manager_urls = vec![url.clone()];
     config.token = Some(greenroom_auth::Secret::new(token));
+    // A test that takes this program away has a worker that cannot start another guard.
+    if let Some(program) = std::env::var_os("TESTBIN_GUARD") {
+        config.guard = vec![program, "lease-guard".into()];
+    }
     config.vcpus = vcpus.parse().ok();
     config.runtime = match runtime.as_str() {
         "docker" => RuntimeChoice::Docker(None),

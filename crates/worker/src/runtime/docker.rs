@@ -69,6 +69,8 @@ pub(crate) struct DockerRuntime {
     news: News,
     identity: watch::Receiver<Option<Arc<Identity>>>,
     players: Arc<Mutex<BTreeMap<StartId, mpsc::Sender<Command>>>>,
+    /// The engine is on this machine.
+    is_local: bool,
 }
 
 /// One container of an instance, as found.
@@ -121,6 +123,7 @@ impl DockerRuntime {
             news,
             identity,
             players: Arc::default(),
+            is_local: host.starts_with("unix://"),
         })
     }
 
@@ -251,6 +254,9 @@ impl DockerRuntime {
             let created = self.docker.create_container(Some(options), body).await;
             made.push((service.rule.clone(), created.map_err(refused_or_broken)?.id));
         }
+        let ids = made.iter().map(|(_, id)| id.clone()).collect();
+        let made_news = RuntimeEvent::Made(ids);
+        self.news.tell(&launch.start_id, made_news).await;
         self.play(made, &launch.start_id, false);
         Ok(())
     }
@@ -358,12 +364,22 @@ impl Runtime for DockerRuntime {
         };
         let parts = found.remove(start_id).unwrap_or_default();
         let resumed = state_of(&parts) == FoundState::Running;
+        let ids = parts.iter().map(|part| part.id.clone()).collect();
+        self.news.tell(start_id, RuntimeEvent::Made(ids)).await;
         let made = parts.into_iter().map(|part| (part.rule, part.id)).collect();
         self.play(made, start_id, resumed);
     }
 
     async fn stop(&self, start_id: &StartId, grace: Millis) {
         self.command(start_id, Command::Stop(grace)).await;
+    }
+
+    fn unguardable(&self) -> Option<String> {
+        if !self.is_local {
+            return Some("the Docker Engine is not reached by a socket of this machine".to_owned());
+        }
+        let is_root = rustix::process::geteuid().is_root();
+        (!is_root).then(|| "only a worker that runs as root can guard containers".to_owned())
     }
 
     async fn remove(&self, start_id: &StartId) -> Result<(), RuntimeError> {

@@ -560,3 +560,36 @@ async fn the_fencing_number_is_told_at_hello() {
         (&json!("fence"), &json!(7))
     );
 }
+
+// spec: SOCK-16, LEASE-06
+#[tokio::test]
+async fn a_fencing_number_that_grows_and_a_lease_in_danger_are_told_and_need_no_answer() {
+    let mut world = World::new();
+    let mut jobs = [world.greeted("a", &[]).await, world.greeted("b", &[]).await];
+    let start_id = world.spec.start_id.clone();
+    let grown = Arc::new(StartSpec {
+        fence: 1 << 33,
+        ..(*world.spec).clone()
+    });
+    world.sockets.fence(&start_id, grown);
+    world.sockets.lease_warning(&start_id, Millis(1_334));
+    for job in &mut jobs {
+        let fence = job.next().await;
+        assert_eq!(
+            (&fence["type"], &fence["value"]),
+            (&json!("fence"), &json!(1u64 << 33))
+        );
+        let warning = job.next().await;
+        assert_eq!(
+            (&warning["type"], &warning["remainingMs"]),
+            (&json!("leaseWarning"), &json!(1_334))
+        );
+        // The job says nothing and nothing is held against it.
+        job.say(json!({"type": "status", "text": "on"})).await;
+        world.told().await;
+    }
+    // Who comes later is told the new number.
+    let mut late = world.connect().await;
+    late.hello("c", &[]).await;
+    assert_eq!(late.next().await["fence"], 1u64 << 33);
+}

@@ -19,11 +19,13 @@ use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_client::WorkerClient;
 use greenroom_proto::worker::worker_message::Message as Said;
 use greenroom_proto::worker::{
-    NodeControllerMessage, ReportAck, WorkerHello, WorkerHelloResponse, WorkerJob, WorkerMessage,
+    HeldLease, LeaseAnswer, LeaseAnswerItem, LeaseRefresh, NodeControllerMessage, ReportAck,
+    WorkerHello, WorkerHelloResponse, WorkerJob, WorkerMessage,
 };
 use greenroom_tls::{Binding, Pin, pinned_channel};
 use greenroom_types::{NodeId, Wall};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -236,6 +238,30 @@ impl Stream {
         }
     }
 
+    /// The next refresh.
+    pub(crate) async fn refresh(&mut self) -> LeaseRefresh {
+        self.until(|message| match &message.message {
+            Some(Said::LeaseRefresh(refresh)) => Some(refresh.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    pub(crate) async fn answer(&mut self, refresh: &LeaseRefresh, ttl_ms: u64, superseded: bool) {
+        let item = |held: &HeldLease| LeaseAnswerItem {
+            job_key: held.job_key.clone(),
+            start_id: held.start_id.clone(),
+            fence: held.fence,
+            ttl_ms,
+            superseded,
+        };
+        let answer = LeaseAnswer {
+            sent_nonce: refresh.sent_nonce,
+            leases: refresh.leases.iter().map(item).collect(),
+        };
+        self.order("", None, Order::LeaseAnswer(answer)).await;
+    }
+
     /// What is reported of a start until `last` comes: short words, each with its start id.
     pub(crate) async fn reports(&mut self, start_id: &str, last: &str) -> Vec<String> {
         let (mut words, start_id) = (Vec::new(), id(start_id));
@@ -410,14 +436,31 @@ impl WorkerProcess {
             .map(str::to_owned)
             .to_vec();
         Self {
-            child: spawn(&args),
+            child: spawn(&args, &[]),
+            args,
+            state_dir: state_dir.to_owned(),
+        }
+    }
+
+    /// A worker of the process runtime with these variables in its environment.
+    pub(crate) fn spawn_with(
+        state_dir: &Path,
+        manager: &FakeManager,
+        variables: &[(&str, &std::ffi::OsStr)],
+    ) -> Self {
+        let state = state_dir.display().to_string();
+        let args = [&state, &manager.url, "grt_test", "process", "2"]
+            .map(str::to_owned)
+            .to_vec();
+        Self {
+            child: spawn(&args, variables),
             args,
             state_dir: state_dir.to_owned(),
         }
     }
 
     pub(crate) fn spawn_another(&self) -> ExitStatus {
-        spawn(&self.args).wait().unwrap()
+        spawn(&self.args, &[]).wait().unwrap()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -430,12 +473,23 @@ impl WorkerProcess {
         self.child.wait().unwrap()
     }
 
+    /// Sends a signal that does not end it.
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(pid(self.child.id() as i32), signal).unwrap();
+    }
+
     pub(crate) fn start_again(&mut self) {
-        self.child = spawn(&self.args);
+        self.child = spawn(&self.args, &[]);
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
+    }
+
+    /// Number of the lease guard.
+    pub(crate) fn guard(&self) -> i32 {
+        let lock = std::fs::read_to_string(self.state_dir.join("guard/lock")).unwrap();
+        lock.trim_end().parse().unwrap()
     }
 
     /// Number of the supervisor of a start.
@@ -455,6 +509,15 @@ impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let lock = std::fs::read_to_string(self.state_dir.join("guard/lock")).unwrap_or_default();
+        if let Ok(number) = lock.trim_end().parse::<i32>() {
+            // One that has ended left its number behind.
+            let line = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            let own = self.state_dir.as_os_str().as_encoded_bytes();
+            if line.split(|byte| *byte == 0).any(|word| word == own) {
+                let _ = kill_process(pid(number), Signal::KILL);
+            }
+        }
         for entry in std::fs::read_dir(self.state_dir.join("instances"))
             .into_iter()
             .flatten()
@@ -476,9 +539,10 @@ impl Drop for WorkerProcess {
     }
 }
 
-fn spawn(args: &[String]) -> Child {
+fn spawn(args: &[String], variables: &[(&str, &std::ffi::OsStr)]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_greenroom-worker-testbin"))
         .args(args)
+        .envs(variables.iter().copied())
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
@@ -524,9 +588,25 @@ impl Pipe {
 
 /// Waits until a process is gone, by its end itself.
 pub(crate) fn wait_gone(number: i32) {
-    use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::process::{PidfdFlags, pidfd_open};
     if let Ok(handle) = pidfd_open(pid(number), PidfdFlags::empty()) {
         poll(&mut [PollFd::new(&handle, PollFlags::IN)], None).unwrap();
     }
+}
+
+/// As [`wait_gone`], and the test fails should it not end.
+pub(crate) async fn ended(number: i32) {
+    let wait = move || {
+        let Ok(handle) = pidfd_open(pid(number), PidfdFlags::empty()) else {
+            return true;
+        };
+        let patience = Timespec {
+            tv_sec: 60,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience)) == Ok(1)
+    };
+    assert!(
+        tokio::task::spawn_blocking(wait).await.unwrap(),
+        "{number} ends"
+    );
 }
