@@ -28,7 +28,7 @@ fn secrets_are_shown_to_who_asks_for_them_alone() {
         none.stdout
     );
     tool(&["discovery", "rotate", "stage"]).refused(1, &["no_fleet"]);
-    tool(&["discovery", "publish", "nowhere"]).refused(1, &["bad_address"]);
+    tool(&["discovery", "publish", "nowhere"]).refused(2, &["bad_address"]);
     let leaf = folder.path().join("leaf");
     std::fs::write(&leaf, "leaf-hunter2\n").unwrap();
     let leaf = leaf.display().to_string();
@@ -67,7 +67,7 @@ fn secrets_are_shown_to_who_asks_for_them_alone() {
     std::fs::write(&file, "{\"local\": {\"zone\": 1}}").unwrap();
     let told = tool(&["reload"]);
     told.refused(
-        1,
+        2,
         &[
             "overrides.json:1:12: local.zone: unknown key",
             "bad_overrides",
@@ -85,7 +85,7 @@ fn secrets_are_shown_to_who_asks_for_them_alone() {
         "--json",
     ]);
     assert_eq!(planes.ok().json()[0]["intervalMs"], 10_000);
-    tool(&["control", "announce", "control:7000"]).refused(1, &["bad_url"]);
+    tool(&["control", "announce", "control:7000"]).refused(2, &["bad_url"]);
     let gone = tool(&["control", "announce", "--withdraw"]).ok().stdout;
     assert!(gone.contains("no control plane"), "{gone}");
     manager.signal(Signal::INT);
@@ -124,7 +124,7 @@ fn a_check_tells_every_fault_of_settings_and_overrides_and_makes_nothing() {
             "listen[0].address: ",
             "listen[0].auth: ",
             "o.json:2:11: aws.zones: unknown key",
-            "o.json:2:43: aws.instanceTypes.a: ",
+            "o.json:2:47: aws.instanceTypes.a: ",
             "o.json:3:3: gcp: unknown key",
         ],
     );
@@ -135,10 +135,7 @@ fn a_check_tells_every_fault_of_settings_and_overrides_and_makes_nothing() {
     )
     .unwrap();
     std::fs::write(&overrides, "{\"aws\": {},}").unwrap();
-    check().refused(
-        2,
-        &["without TLS", "o.json:1:12: aws: a comma stands behind"],
-    );
+    check().refused(2, &["without TLS", "o.json:1:12: a comma stands behind"]);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
