@@ -18,7 +18,7 @@ use crate::handover::Handover;
 use crate::order::{Report, Said, StartSpec};
 
 /// Version of the journal that this program writes.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// The file is written anew when it has grown beyond this, in bytes.
 const COMPACT_ABOVE: u64 = 4 << 20;
 
@@ -126,6 +126,8 @@ pub(crate) struct Journal {
     file: File,
     len: u64,
     len_compacted: u64,
+    /// Called before and after each append.
+    watch: Option<fn()>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -165,6 +167,7 @@ impl Journal {
             file,
             len: whole,
             len_compacted: whole,
+            watch: None,
             path,
         };
         Ok((journal, records))
@@ -176,6 +179,7 @@ impl Journal {
             return Ok(());
         }
         let bytes = encode(records)?;
+        self.tell_watch();
         let written = self
             .file
             .write_all(&bytes)
@@ -183,6 +187,7 @@ impl Journal {
         match written {
             Ok(()) => {
                 self.len += bytes.len() as u64;
+                self.tell_watch();
                 Ok(())
             }
             Err(error) => {
@@ -196,6 +201,17 @@ impl Journal {
     /// True when writing it anew would be worth it.
     pub(crate) const fn wants_compaction(&self) -> bool {
         self.len > COMPACT_ABOVE && self.len > self.len_compacted.saturating_mul(4)
+    }
+
+    /// Has this called before and after each append.
+    pub(crate) const fn watched_by(&mut self, watch: Option<fn()>) {
+        self.watch = watch;
+    }
+
+    fn tell_watch(&self) {
+        if let Some(watch) = self.watch {
+            watch();
+        }
     }
 
     /// Replaces everything by these records, atomically.
@@ -229,6 +245,7 @@ impl Journal {
             file,
             len,
             len_compacted: len,
+            watch: None,
         })
     }
 }
@@ -341,14 +358,16 @@ mod tests {
     #[test]
     fn a_newer_journal_is_refused_and_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let newer = b"{\"journal\":\"greenroom-worker\",\"version\":3}\n{\"record\":\"unheard\"}\n";
-        std::fs::write(dir.path().join(FILE), newer).unwrap();
+        let next = VERSION + 1;
+        let newer =
+            format!("{{\"journal\":\"{NAME}\",\"version\":{next}}}\n{{\"record\":\"unheard\"}}\n");
+        std::fs::write(dir.path().join(FILE), &newer).unwrap();
         let error = Journal::open(dir.path()).unwrap_err();
         assert!(
-            matches!(error, JournalError::Newer { found: 3, .. }),
+            matches!(error, JournalError::Newer { found, .. } if found == next),
             "{error}"
         );
-        assert_eq!(bytes(dir.path()), newer);
+        assert_eq!(bytes(dir.path()), newer.as_bytes());
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!                                                       |
 //!   inventory.rs (the machine) ---------------->  node.rs: the one task
 //!                                                    agent.rs: decides, pure
-//!   runtime/ (docker, process) --news---------->     journal.rs: what was decided
+//!   notice.rs (the cloud) ------notices-------->     journal.rs: what was decided
+//!   runtime/ (docker, process) --news---------->        |
 //!        ^                                              |
 //!        +---------------- lanes.rs: acts --------------+---- prefetch.rs: images ahead of jobs
 //!        |                                              |
@@ -26,6 +27,7 @@ mod config;
 mod credential;
 mod deadline;
 mod gate;
+mod gpus;
 mod handover;
 mod inventory;
 mod journal;
@@ -34,6 +36,7 @@ mod launch;
 mod lifecycle;
 pub mod logs;
 mod node;
+mod notice;
 mod order;
 mod outbox;
 mod ports;
@@ -48,6 +51,7 @@ mod spec;
 pub mod supervise;
 mod wire;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -63,10 +67,11 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-pub use crate::config::{Config, Ending, Error, RuntimeChoice};
+pub use crate::config::{Cloud, Config, Ending, Error, RuntimeChoice};
 pub use crate::journal::JournalError;
 pub use crate::launch::LogLimits;
 pub use crate::socket::check::{Finding, Patience, check_job};
@@ -76,6 +81,7 @@ use crate::access::Access;
 use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
 use crate::gate::{Gate, NodeProof};
+use crate::gpus::Gpus;
 use crate::inventory::{Overrides, survey};
 use crate::journal::Journal;
 use crate::lanes::Lanes;
@@ -83,11 +89,13 @@ use crate::launch::Identity;
 use crate::logs::LogStore;
 use crate::logs::serve::LogsService;
 use crate::node::{About, Contact, Input, Node};
+use crate::notice::Ec2;
 use crate::ports::BindProbe;
 use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, Calling, answered, call};
 use crate::runtime::choose::choose;
+use crate::runtime::guard::Guard;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::WorkerService;
 use crate::socket::Sockets;
@@ -133,6 +141,8 @@ pub struct Worker {
     public_key: Vec<u8>,
     identity: greenroom_tls::Identity,
     calling: Calling,
+    metadata: Option<Ec2>,
+    guard: Option<Guard>,
     overrides: Overrides,
     lock: StateLock,
 }
@@ -154,6 +164,7 @@ impl Worker {
         let lock = StateLock::take(&dir).map_err(state)?;
         let lock = lock.ok_or_else(|| Error::Locked(dir.clone()))?;
         let (mut journal, records) = Journal::open(&dir)?;
+        journal.watched_by(config.on_journal);
         let credential = Credential::load(&dir).map_err(state)?;
         let kept = credential
             .as_ref()
@@ -167,6 +178,9 @@ impl Worker {
         let identity = from_seed(CERTIFICATE_NAME, &seed, SystemTime::now())?;
         let public_key = identity.public_key()?;
         let calling = Calling::new(&config)?;
+        let metadata = notice::find(&config)?;
+        let kept_away = metadata.as_ref().filter(|_| !config.allow_metadata);
+        let guard = kept_away.map(|service| Guard::new(service.address()));
         let listen = |source| Error::Listen {
             address: config.listen,
             source,
@@ -178,7 +192,15 @@ impl Worker {
         let (node_news, news) = News::channel();
         let (known, proofs, identities) = Known::channel(credential.as_ref());
         let arrived = Arc::new(Notify::new());
-        let runtime = choose(&config, &logs, &identities, &node_news, arrived.clone()).await?;
+        let runtime = choose(
+            &config,
+            &logs,
+            &identities,
+            &node_news,
+            arrived.clone(),
+            guard,
+        )
+        .await?;
         let runtime_text = runtime
             .engine()
             .await
@@ -191,12 +213,14 @@ impl Worker {
             utilization_cap: config.utilization_cap,
             az: config.az.clone(),
             cordoned: config.cordoned,
+            gpus: Gpus::new(),
             state_dir: dir.clone(),
         };
         let settings = Settings {
             runtime: runtime.kind(),
             host_paths: config.host_paths.clone(),
             migration_step: config.migration_step,
+            guards_metadata: guard.is_some(),
         };
         let about = About {
             machine_id: config
@@ -234,6 +258,8 @@ impl Worker {
             public_key,
             identity,
             calling,
+            metadata,
+            guard,
             overrides,
             lock,
         })
@@ -268,12 +294,18 @@ impl Worker {
         let sockets = Sockets::new(&self.config.state_dir, self.node_news.clone());
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
         let arrived = self.arrived;
-        let prefetcher = Prefetcher::new(self.runtime.images(), inputs.clone(), arrived.clone());
         let access = Access::open(&self.config.state_dir, inputs.clone());
         let access = access.map_err(|source| Error::State {
             path: self.config.state_dir.clone(),
             source,
         })?;
+        let prefetcher = Prefetcher::new(
+            self.runtime.images(),
+            inputs.clone(),
+            arrived.clone(),
+            self.config.pull_parallel,
+        );
+        let (wanted, wanted_images) = watch::channel(BTreeSet::new());
         let node = Node::new(
             self.agent,
             self.journal,
@@ -286,6 +318,7 @@ impl Worker {
             self.identities,
             contact,
             self.logs.clone(),
+            wanted,
         );
         let node = tokio::spawn(node.run(input_receiver, self.news));
 
@@ -309,8 +342,15 @@ impl Worker {
         let server = tokio::spawn(server);
 
         let (machine, machines) = watch::channel(survey(&self.overrides));
-        let images = watch_images(self.runtime.clone(), arrived, inputs.clone());
+        let images = watch_images(self.runtime.clone(), arrived, wanted_images, inputs.clone());
         let images = tokio::spawn(images);
+        let mut clouds = JoinSet::new();
+        if let Some(service) = self.metadata {
+            clouds.spawn(notice::watch(service, inputs.clone()));
+        }
+        if let Some(guard) = self.guard {
+            clouds.spawn(guard.keep(self.runtime.kind()));
+        }
         let surveyor = tokio::spawn(watch_machine(
             self.overrides,
             self.runtime,
@@ -345,6 +385,7 @@ impl Worker {
         caller.abort();
         surveyor.abort();
         images.abort();
+        clouds.abort_all();
         closing.cancel();
         let server = tokio::time::timeout(CLOSE_MAX, server).await;
         if server.is_err() {
@@ -377,7 +418,11 @@ async fn watch_machine(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let picture = survey(&overrides);
+        // A driver may take its time over a question.
+        let own = overrides.clone();
+        let Ok(picture) = tokio::task::spawn_blocking(move || survey(&own)).await else {
+            continue;
+        };
         machine.send_if_modified(|old| {
             let changed = *old != picture;
             old.clone_from(&picture);
@@ -396,14 +441,24 @@ async fn watch_machine(
     }
 }
 
-/// Lists the images again and again, and at once when one may have come.
-async fn watch_images(runtime: SharedRuntime, arrived: Arc<Notify>, inputs: mpsc::Sender<Input>) {
+/// Lists the images again and again, and at once when one may have come. Where the disk is short,
+/// those of no use go first.
+async fn watch_images(
+    runtime: SharedRuntime,
+    arrived: Arc<Notify>,
+    wanted: watch::Receiver<BTreeSet<String>>,
+    inputs: mpsc::Sender<Input>,
+) {
+    let source = runtime.images();
     let mut ticks = tokio::time::interval(IMAGES_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = arrived.notified() => {}
+        }
+        if let Some(source) = &source {
+            source.tidy(&wanted).await;
         }
         let held = runtime.held_images().await;
         if inputs.send(Input::Images(held)).await.is_err() {
