@@ -25,7 +25,9 @@ pub(crate) const SPARE: &str = "spare";
 const SPARE_SPEC: [&str; 3] = ["warmFor", "reservedFor", "exclusive"];
 /// Tag of an interruption notice (MNODE-19).
 pub(crate) const INTERRUPTION: &str = "interruption";
-/// Tags that only the Manager sets (TAG-07), besides `provides.*`.
+/// What tags of provided capabilities begin with (WORK-43).
+pub(crate) const PROVIDES: &str = "provides.";
+/// Tags that only the Manager sets (TAG-07), besides those.
 const OWN: [&str; 4] = [INTERRUPTION, "az", "workerLimits", "wantedDaemonVersion"];
 
 // === impl Node ===
@@ -257,7 +259,7 @@ fn check_forms(tags: &Tags, remove: &[String]) -> Result<(), Refusal> {
 
 /// TAG-07.
 fn check_own(tags: &Tags, remove: &[String]) -> Result<(), Refusal> {
-    let own = |key: &str| OWN.contains(&key) || key.starts_with("provides.");
+    let own = |key: &str| OWN.contains(&key) || key.starts_with(PROVIDES);
     let set = tags.keys().find(|key| own(key));
     let removed = remove.iter().find(|key| own(key) && *key != INTERRUPTION);
     match set.or(removed) {

@@ -53,7 +53,8 @@ impl Offer {
         Self {
             capacity: inventory.total_capacity * inventory.utilization_cap,
             cores: inventory.total_cores.into(),
-            capabilities: inventory.capabilities.clone(),
+            // What node services provide is as good as what the machine has (WORK-43).
+            capabilities: [&inventory.capabilities[..], &inventory.provided].concat(),
             devices: devices(&inventory.gpus),
             runtime: inventory.runtime_kind(),
         }

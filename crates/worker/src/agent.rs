@@ -9,6 +9,8 @@ mod batches;
 mod handover;
 mod lease;
 mod news;
+mod notices;
+mod provided;
 mod recover;
 mod stop;
 
@@ -21,16 +23,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use greenroom_types::inventory::{AssignedJob, HeldImage, NodeInventory, RUNTIME_UNAVAILABLE};
-use greenroom_types::job::{JobInfoKind, PortMappings};
-use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
+use greenroom_types::job::{Container, JobInfoKind, PortMappings};
+use greenroom_types::node::{InstanceKey, InstanceState, InterruptionKind, RejectionCode};
 use greenroom_types::stream::PrefetchResult;
-use greenroom_types::{MigrationId, Millis, Mono, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, Mono, StartId, Tags, Wall};
 
 use crate::capacity::{Reservation, Room};
 use crate::handover::{Alarm, Handover};
 use crate::journal::{Record, StepRecord};
 use crate::lease::Lease;
 use crate::lifecycle::Outcome;
+use crate::notice::Notice;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
 use crate::outbox::Outbox;
 use crate::ports::PortProbe;
@@ -71,6 +74,8 @@ pub(crate) enum Event {
         batch_id: String,
         results: Vec<PrefetchResult>,
     },
+    /// The cloud takes this node, or advises to leave it.
+    Notice(Notice),
 }
 
 /// What the runtime says of an instance.
@@ -86,6 +91,8 @@ pub(crate) enum RuntimeEvent {
     Broken(String),
     /// Every service runs.
     Running,
+    /// Every service runs and is healthy where it has a check; or is so no more.
+    Ready(bool),
     /// A service failed it, the rest is being stopped.
     Failing(String),
     /// Nothing of it runs any more.
@@ -174,6 +181,8 @@ pub(crate) struct Settings {
     pub(crate) host_paths: Vec<PathBuf>,
     /// How long a job may take over a step of a migration (SOCK-10).
     pub(crate) migration_step: Millis,
+    /// No job may reach the cloud's metadata service (WORK-51).
+    pub(crate) guards_metadata: bool,
 }
 
 /// An instance as a hello tells it.
@@ -200,6 +209,8 @@ pub(crate) struct Agent {
     images: Vec<HeldImage>,
     /// Batches of images that are being pulled.
     batches: BTreeSet<String>,
+    /// Deadline of the last notice of each kind, so that each is told once.
+    notices: BTreeMap<InterruptionKind, Option<Wall>>,
     node_tags: Option<Tags>,
     /// Set by a shutdown: whether to park when nothing is left.
     leaving: Option<bool>,
@@ -220,6 +231,8 @@ struct Instance {
     speaker: bool,
     /// What it may run under, if it needs that.
     lease: Option<Lease>,
+    /// Every service runs and is healthy where it has a check.
+    ready: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -257,6 +270,7 @@ impl Instance {
             phase: Phase::Waiting,
             failed: None,
             speaker: false,
+            ready: false,
         }
     }
 }
@@ -340,6 +354,7 @@ impl Agent {
                 batch_id,
                 image_refs,
             }) => self.apply_prefetch(batch_id, image_refs, out),
+            Event::Notice(notice) => self.apply_notice(notice, out),
             Event::Prefetched { batch_id, results } => {
                 self.apply_prefetched(batch_id, results, out);
             }
@@ -351,6 +366,7 @@ impl Agent {
         let mut picture = self.machine.clone();
         self.room.fill(&mut picture);
         picture.held_images.clone_from(&self.images);
+        picture.provided = self.provided();
         picture.runtime = self
             .engine
             .clone()
@@ -401,6 +417,20 @@ impl Agent {
             self.instances.get(start_id)?.spec.clone(),
             self.room.of(start_id)?,
         ))
+    }
+
+    /// The images of every instance that is not removed yet (WORK-56).
+    pub(crate) fn wanted_images(&self) -> BTreeSet<String> {
+        let services = self
+            .instances
+            .values()
+            .flat_map(|instance| instance.spec.all_services());
+        services
+            .filter_map(|service| match service.container {
+                Container::Docker(image) => Some(image),
+                Container::Process { .. } | Container::None => None,
+            })
+            .collect()
     }
 
     pub(crate) const fn outbox(&self) -> &Outbox {
@@ -471,7 +501,7 @@ impl Agent {
             return Err(Refusal::new(RejectionCode::Duplicate, detail));
         }
         let remains: Vec<StartId> = same_key().map(|(start_id, _)| start_id.clone()).collect();
-        check_spec(spec, self.settings.runtime, &self.settings.host_paths)?;
+        check_spec(spec, &self.settings)?;
         self.check_guard(spec)?;
         if self.leaving.is_some() {
             return Err(Refusal::new(
@@ -487,9 +517,15 @@ impl Agent {
             let detail = "the worker's state directory cannot be written";
             return Err(Refusal::new(RejectionCode::Disk, detail));
         }
+        // What node services make possible can be asked for like what the machine has itself.
+        let provided = self.provided();
+        let machine = NodeInventory {
+            provided,
+            ..self.machine.clone()
+        };
         let found = self
             .room
-            .admit(spec, &self.machine, &remains, &mut *self.probe)?;
+            .admit(spec, &machine, &remains, &mut *self.probe)?;
         Ok((found, !remains.is_empty()))
     }
 

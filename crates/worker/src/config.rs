@@ -24,6 +24,18 @@ pub enum RuntimeChoice {
     Process,
 }
 
+/// Which cloud's metadata service is asked for notices and kept from jobs (WORK-50, WORK-51).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Cloud {
+    /// EC2 where the machine's firmware or a metadata address says so, else none.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// EC2.
+    Ec2,
+}
+
 /// Everything a worker is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -60,8 +72,20 @@ pub struct Config {
     pub host_paths: Vec<PathBuf>,
     /// How long a job may take over a step of a migration (SOCK-10).
     pub migration_step: Millis,
+    /// How long an image is tried for while its registry cannot be reached (WORK-34).
+    pub pull_tries: Millis,
+    /// Images that are pulled ahead of jobs at one time (PREF-04), at least one.
+    pub pull_parallel: usize,
+    /// Called before and after each write to the journal. Tests end the program there.
+    pub on_journal: Option<fn()>,
     /// How job logs are kept.
     pub logs: LogLimits,
+    /// Which cloud this machine is in.
+    pub cloud: Cloud,
+    /// Where its metadata service answers, as `http://IPV4[:PORT]`; absent: at the cloud's address.
+    pub metadata_url: Option<String>,
+    /// Lets jobs reach the metadata service, which hands out the machine's own rights (WORK-51).
+    pub allow_metadata: bool,
     /// Program and first arguments of supervisors; empty: this program with `supervise`.
     pub supervisor: Vec<OsString>,
     /// Program and first arguments of the lease guard; empty: this program with `lease-guard`.
@@ -101,6 +125,9 @@ pub enum Error {
         /// Why.
         problem: &'static str,
     },
+    /// The metadata service cannot be where the settings say.
+    #[error("{0:?} is no address of a metadata service: give http://IPV4[:PORT]")]
+    Metadata(String),
     /// Its own certificate cannot be made.
     #[error(transparent)]
     Tls(#[from] greenroom_tls::Error),
@@ -153,7 +180,13 @@ impl Config {
             cordoned: false,
             host_paths: Vec::new(),
             migration_step: Millis(30_000),
+            pull_tries: Millis(300_000),
+            pull_parallel: 2,
+            on_journal: None,
             logs: LogLimits::default(),
+            cloud: Cloud::default(),
+            metadata_url: None,
+            allow_metadata: false,
             supervisor: Vec::new(),
             guard: Vec::new(),
             machine_id: None,
@@ -170,7 +203,7 @@ impl Error {
             Self::Listen { .. } => 3,
             Self::Locked(_) => 4,
             Self::Journal(JournalError::Newer { .. }) => 6,
-            Self::Manager { .. } | Self::NoToken(_) => 2,
+            Self::Manager { .. } | Self::NoToken(_) | Self::Metadata(_) => 2,
             Self::Journal(_)
             | Self::State { .. }
             | Self::Docker { .. }

@@ -1,8 +1,7 @@
 //! What this machine is: processors, memory, disk, network cards (WORK-40).
 //!
 //! Numbers are what a job can really use: the smaller of what the machine has and what the worker's
-//! own cgroup allows. Settings may override them. What is reserved is not known here; GPUs are not
-//! looked for.
+//! own cgroup allows. Settings may override them. What is reserved is not known here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use greenroom_types::inventory::{Architecture, Capability, Cpu, Disk, Nic, NodeInventory};
 use rustix::thread::{CpuSet, sched_getaffinity};
+
+use crate::gpus::Gpus;
 
 /// Free disk is told in steps of this many bytes, so that a job writing a file is no news every second.
 const DISK_STEP: u64 = 256 << 20;
@@ -24,6 +25,7 @@ pub(crate) struct Overrides {
     pub(crate) utilization_cap: f64,
     pub(crate) az: String,
     pub(crate) cordoned: bool,
+    pub(crate) gpus: Gpus,
     /// Its file system is the first of the disks.
     pub(crate) state_dir: PathBuf,
 }
@@ -47,6 +49,7 @@ pub(crate) fn survey(overrides: &Overrides) -> NodeInventory {
         total_cores: cores.len() as u32,
         utilization_cap: overrides.utilization_cap,
         capabilities: overrides.capabilities.clone(),
+        gpus: overrides.gpus.look(),
         nics: nics(Path::new("/sys/class/net")),
         cordoned: overrides.cordoned,
         memory_bytes: overrides.memory_bytes.unwrap_or_else(memory),
@@ -218,6 +221,7 @@ mod tests {
             utilization_cap: 1.0,
             az: "rack-1".to_owned(),
             cordoned: false,
+            gpus: Gpus::new(),
             state_dir: state_dir.to_owned(),
         }
     }

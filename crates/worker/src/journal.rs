@@ -132,6 +132,8 @@ pub(crate) struct Journal {
     file: File,
     len: u64,
     len_compacted: u64,
+    /// Called before and after each append.
+    watch: Option<fn()>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -171,6 +173,7 @@ impl Journal {
             file,
             len: whole,
             len_compacted: whole,
+            watch: None,
             path,
         };
         Ok((journal, records))
@@ -182,6 +185,7 @@ impl Journal {
             return Ok(());
         }
         let bytes = encode(records)?;
+        self.tell_watch();
         let written = self
             .file
             .write_all(&bytes)
@@ -189,6 +193,7 @@ impl Journal {
         match written {
             Ok(()) => {
                 self.len += bytes.len() as u64;
+                self.tell_watch();
                 Ok(())
             }
             Err(error) => {
@@ -202,6 +207,17 @@ impl Journal {
     /// True when writing it anew would be worth it.
     pub(crate) const fn wants_compaction(&self) -> bool {
         self.len > COMPACT_ABOVE && self.len > self.len_compacted.saturating_mul(4)
+    }
+
+    /// Has this called before and after each append.
+    pub(crate) const fn watched_by(&mut self, watch: Option<fn()>) {
+        self.watch = watch;
+    }
+
+    fn tell_watch(&self) {
+        if let Some(watch) = self.watch {
+            watch();
+        }
     }
 
     /// Replaces everything by these records, atomically.
@@ -235,6 +251,7 @@ impl Journal {
             file,
             len,
             len_compacted: len,
+            watch: None,
         })
     }
 }

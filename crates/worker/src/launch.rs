@@ -3,6 +3,7 @@
 //! The process runtime writes it beside the instance for the supervisor; the Docker runtime turns it
 //! into containers. Building it decides nothing about room or form, which were checked before.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use greenroom_types::job::{Container, HealthCheck, ServiceParameters, VolumeMount};
@@ -14,12 +15,14 @@ use sha2::{Digest, Sha256};
 use crate::access::{DISCOVERY_FILE, REPLICA_FILE, discovery_dir, replica_dir};
 use crate::capacity::Reservation;
 use crate::lifecycle::ServiceRule;
-use crate::order::StartSpec;
+use crate::order::{StartSpec, variable};
 use crate::ports::Mapped;
 use crate::restart::RestartRule;
 use crate::socket::{MOUNTED_AT, SOCKET, socket_dir};
 use crate::spec::RuntimeKind;
 
+/// The host's name for containers that reach a node service of it (WORK-43).
+pub(crate) const HOST_ALIAS: &str = "host.docker.internal";
 /// Variable that tells a job where its socket is (SOCK-01).
 const SOCKET_VARIABLE: &str = "GREENROOM_JOB_SOCKET";
 /// Variables that tell a service where the files are that it asked for.
@@ -55,6 +58,9 @@ pub(crate) struct Launch {
     /// Where the directory of the job's socket is, for a job that has one.
     #[serde(default)]
     pub(crate) socket_dir: Option<PathBuf>,
+    /// Its containers must know the host by name.
+    #[serde(default)]
+    pub(crate) reaches_host: bool,
 }
 
 /// A service, ready to be made.
@@ -64,6 +70,9 @@ pub(crate) struct LaunchService {
     pub(crate) rule: ServiceRule,
     /// Empty on the process runtime.
     pub(crate) image: String,
+    /// Which image that name meant when it was made local.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) pinned: Option<Pinned>,
     /// Program and arguments; empty for the image's own.
     pub(crate) command: Vec<String>,
     /// Working directory; empty for the default of the runtime.
@@ -94,6 +103,16 @@ pub(crate) struct Offer {
     pub(crate) mounted_at: String,
 }
 
+/// One image and no other, whatever its name comes to mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pinned {
+    /// The engine's id of it.
+    pub(crate) id: String,
+    /// Its digest at its registry; the id for one that came from none.
+    pub(crate) digest: String,
+}
+
 /// Who the worker is, as its instances are told.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -121,6 +140,7 @@ impl Launch {
         runtime: RuntimeKind,
         logs: LogLimits,
         state_dir: &Path,
+        provided: &BTreeMap<String, String>,
     ) -> Self {
         let socket_dir = spec
             .job_socket
@@ -134,6 +154,11 @@ impl Launch {
             .into_iter()
             .map(|service| {
                 let mut environment = environment(spec, held, identity, runtime, &service);
+                for (name, address) in provided {
+                    let name = variable("CAP", name);
+                    environment.retain(|(other, _)| *other != name);
+                    environment.push((name, address.clone()));
+                }
                 if let Some(socket) = &socket {
                     environment.retain(|(name, _)| name != SOCKET_VARIABLE);
                     let path = socket.display().to_string();
@@ -180,6 +205,7 @@ impl Launch {
                         has_health: health.is_some(),
                     },
                     image,
+                    pinned: None,
                     command,
                     directory,
                     environment,
@@ -208,6 +234,7 @@ impl Launch {
             gpu_index: held.gpu_index,
             logs,
             socket_dir,
+            reaches_host: provided.values().any(|it| it.starts_with(HOST_ALIAS)),
         }
     }
 
@@ -321,8 +348,6 @@ fn environment(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use greenroom_types::Tags;
     use greenroom_types::job::{HostPort, PortMapping, Protocol, Service};
 
@@ -378,6 +403,7 @@ mod tests {
             runtime,
             LogLimits::default(),
             Path::new("/state"),
+            &BTreeMap::new(),
         )
     }
 

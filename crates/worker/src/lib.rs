@@ -6,7 +6,8 @@
 //!                                                       |
 //!   inventory.rs (the machine) ---------------->  node.rs: the one task
 //!                                                    agent.rs: decides, pure
-//!   runtime/ (docker, process) --news---------->     journal.rs: what was decided
+//!   notice.rs (the cloud) ------notices-------->     journal.rs: what was decided
+//!   runtime/ (docker, process) --news---------->        |
 //!        ^                                              |
 //!        +---------------- lanes.rs: acts --------------+---- prefetch.rs: images ahead of jobs
 //!        |                                              |
@@ -31,6 +32,7 @@ mod credential;
 mod deadline;
 mod gate;
 mod guarding;
+mod gpus;
 mod handover;
 mod inventory;
 mod journal;
@@ -42,6 +44,7 @@ mod lease_times;
 mod lifecycle;
 pub mod logs;
 mod node;
+mod notice;
 mod order;
 mod outbox;
 mod ports;
@@ -57,6 +60,7 @@ pub mod supervise;
 mod wire;
 
 use std::ffi::OsString;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -72,10 +76,11 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-pub use crate::config::{Config, Ending, Error, RuntimeChoice};
+pub use crate::config::{Cloud, Config, Ending, Error, RuntimeChoice};
 pub use crate::journal::JournalError;
 pub use crate::launch::LogLimits;
 pub use crate::socket::check::{Finding, Patience, check_job};
@@ -86,6 +91,7 @@ use crate::agent::{Agent, Effects, RuntimeEvent, Settings};
 use crate::credential::{Credential, StateLock, installation};
 use crate::gate::{Gate, NodeProof};
 use crate::guarding::{Guarding, Keeper};
+use crate::gpus::Gpus;
 use crate::inventory::{Overrides, survey};
 use crate::journal::Journal;
 use crate::lanes::Lanes;
@@ -93,11 +99,13 @@ use crate::launch::Identity;
 use crate::logs::LogStore;
 use crate::logs::serve::LogsService;
 use crate::node::{About, Contact, Input, Node};
+use crate::notice::Ec2;
 use crate::ports::BindProbe;
 use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
 use crate::register::{Answered, Call, CallIn, Calling, answered, call};
 use crate::runtime::choose::choose;
+use crate::runtime::guard::Guard;
 use crate::runtime::{News, SharedRuntime};
 use crate::server::WorkerService;
 use crate::socket::Sockets;
@@ -145,6 +153,8 @@ pub struct Worker {
     public_key: Vec<u8>,
     identity: greenroom_tls::Identity,
     calling: Calling,
+    metadata: Option<Ec2>,
+    guard: Option<Guard>,
     overrides: Overrides,
     guard_program: Vec<OsString>,
     lock: StateLock,
@@ -167,6 +177,7 @@ impl Worker {
         let lock = StateLock::take(&dir).map_err(state)?;
         let lock = lock.ok_or_else(|| Error::Locked(dir.clone()))?;
         let (mut journal, records) = Journal::open(&dir)?;
+        journal.watched_by(config.on_journal);
         let credential = Credential::load(&dir).map_err(state)?;
         let kept = credential
             .as_ref()
@@ -180,6 +191,9 @@ impl Worker {
         let identity = from_seed(CERTIFICATE_NAME, &seed, SystemTime::now())?;
         let public_key = identity.public_key()?;
         let calling = Calling::new(&config)?;
+        let metadata = notice::find(&config)?;
+        let kept_away = metadata.as_ref().filter(|_| !config.allow_metadata);
+        let guard = kept_away.map(|service| Guard::new(service.address()));
         let listen = |source| Error::Listen {
             address: config.listen,
             source,
@@ -191,7 +205,15 @@ impl Worker {
         let (node_news, news) = News::channel();
         let (known, proofs, identities) = Known::channel(credential.as_ref());
         let arrived = Arc::new(Notify::new());
-        let runtime = choose(&config, &logs, &identities, &node_news, arrived.clone()).await?;
+        let runtime = choose(
+            &config,
+            &logs,
+            &identities,
+            &node_news,
+            arrived.clone(),
+            guard,
+        )
+        .await?;
         let runtime_text = runtime
             .engine()
             .await
@@ -204,12 +226,14 @@ impl Worker {
             utilization_cap: config.utilization_cap,
             az: config.az.clone(),
             cordoned: config.cordoned,
+            gpus: Gpus::new(),
             state_dir: dir.clone(),
         };
         let settings = Settings {
             runtime: runtime.kind(),
             host_paths: config.host_paths.clone(),
             migration_step: config.migration_step,
+            guards_metadata: guard.is_some(),
         };
         let about = About {
             machine_id: config
@@ -254,6 +278,8 @@ impl Worker {
             public_key,
             identity,
             calling,
+            metadata,
+            guard,
             overrides,
             guard_program,
             lock,
@@ -289,13 +315,19 @@ impl Worker {
         let sockets = Sockets::new(&self.config.state_dir, self.node_news.clone());
         let lanes = Lanes::new(self.runtime.clone(), self.node_news);
         let arrived = self.arrived;
-        let prefetcher = Prefetcher::new(self.runtime.images(), inputs.clone(), arrived.clone());
         let access = Access::open(&self.config.state_dir, inputs.clone());
         let access = access.map_err(|source| Error::State {
             path: self.config.state_dir.clone(),
             source,
         })?;
         let guarding = Guarding::default();
+        let prefetcher = Prefetcher::new(
+            self.runtime.images(),
+            inputs.clone(),
+            arrived.clone(),
+            self.config.pull_parallel,
+        );
+        let (wanted, wanted_images) = watch::channel(BTreeSet::new());
         let mut node = Node::new(
             self.agent,
             self.journal,
@@ -309,6 +341,7 @@ impl Worker {
             contact,
             self.logs.clone(),
             guarding.clone(),
+            wanted,
         );
         node.restore_leases();
         let (settled, mut guarded) = watch::channel(false);
@@ -348,8 +381,15 @@ impl Worker {
         let server = tokio::spawn(server);
 
         let (machine, machines) = watch::channel(survey(&self.overrides));
-        let images = watch_images(self.runtime.clone(), arrived, inputs.clone());
+        let images = watch_images(self.runtime.clone(), arrived, wanted_images, inputs.clone());
         let images = tokio::spawn(images);
+        let mut clouds = JoinSet::new();
+        if let Some(service) = self.metadata {
+            clouds.spawn(notice::watch(service, inputs.clone()));
+        }
+        if let Some(guard) = self.guard {
+            clouds.spawn(guard.keep(self.runtime.kind()));
+        }
         let surveyor = tokio::spawn(watch_machine(
             self.overrides,
             self.runtime,
@@ -384,6 +424,7 @@ impl Worker {
         caller.abort();
         surveyor.abort();
         images.abort();
+        clouds.abort_all();
         closing.cancel();
         if tokio::time::timeout(CLOSE_MAX, &mut keeper).await.is_err() {
             keeper.abort();
@@ -419,7 +460,11 @@ async fn watch_machine(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let picture = survey(&overrides);
+        // A driver may take its time over a question.
+        let own = overrides.clone();
+        let Ok(picture) = tokio::task::spawn_blocking(move || survey(&own)).await else {
+            continue;
+        };
         machine.send_if_modified(|old| {
             let changed = *old != picture;
             old.clone_from(&picture);
@@ -438,14 +483,24 @@ async fn watch_machine(
     }
 }
 
-/// Lists the images again and again, and at once when one may have come.
-async fn watch_images(runtime: SharedRuntime, arrived: Arc<Notify>, inputs: mpsc::Sender<Input>) {
+/// Lists the images again and again, and at once when one may have come. Where the disk is short,
+/// those of no use go first.
+async fn watch_images(
+    runtime: SharedRuntime,
+    arrived: Arc<Notify>,
+    wanted: watch::Receiver<BTreeSet<String>>,
+    inputs: mpsc::Sender<Input>,
+) {
+    let source = runtime.images();
     let mut ticks = tokio::time::interval(IMAGES_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = arrived.notified() => {}
+        }
+        if let Some(source) = &source {
+            source.tidy(&wanted).await;
         }
         let held = runtime.held_images().await;
         if inputs.send(Input::Images(held)).await.is_err() {

@@ -98,6 +98,8 @@ pub(crate) enum Step {
     Stuck(String),
     /// Tell: every service runs.
     Running,
+    /// Tell: every service runs and is healthy where it has a check; or is so no more.
+    Ready(bool),
     /// Tell: a service failed the instance and the rest is being stopped.
     Failing(Failure),
     /// Tell: nothing of it runs any more.
@@ -138,6 +140,8 @@ pub(crate) struct Lifecycle {
     stop_by: Option<Mono>,
     /// When the next kill is due.
     kill_at: Option<Mono>,
+    /// What was last told of its readiness.
+    ready: bool,
 }
 
 // === impl Lifecycle ===
@@ -164,6 +168,7 @@ impl Lifecycle {
             failure: None,
             stop_by: None,
             kill_at: None,
+            ready: false,
         }
     }
 
@@ -174,7 +179,7 @@ impl Lifecycle {
         for slot in machine.services.values_mut() {
             slot.state = State::Live {
                 launched: true,
-                healthy: true,
+                healthy: !slot.rule.has_health,
             };
         }
         machine
@@ -223,6 +228,7 @@ impl Lifecycle {
         }
         self.ensure_started(now, out);
         self.ensure_stopped(now, out);
+        self.ensure_told(out);
     }
 
     fn apply_stop(&mut self, now: Mono, grace: Millis) {
@@ -386,6 +392,19 @@ impl Lifecycle {
             {
                 out.push(Step::Terminate(name));
             }
+        }
+    }
+
+    /// Tells when it becomes ready and when it is no more. One whose services all ended is over.
+    fn ensure_told(&mut self, out: &mut Vec<Step>) {
+        let stands = |slot: &Slot| match slot.state {
+            State::Live { launched, healthy } => launched && healthy,
+            State::Done => true,
+            State::Waiting | State::BackOff { .. } => false,
+        };
+        let ready = self.phase == Phase::Running && self.services.values().all(stands);
+        if std::mem::replace(&mut self.ready, ready) != ready {
+            out.push(Step::Ready(ready));
         }
     }
 

@@ -3,7 +3,7 @@
 //! Everything else talks to it over channels: the controlling streams, the runtime's news, the
 //! survey of the machine. It decides nothing about jobs; that is `agent.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -28,6 +28,7 @@ use crate::lanes::Lanes;
 use crate::launch::{Identity, Launch, LogLimits};
 use crate::lease_times;
 use crate::logs::LogStore;
+use crate::notice::Notice;
 use crate::order::Order;
 use crate::prefetch::Prefetcher;
 use crate::runtime::SharedRuntime;
@@ -85,6 +86,8 @@ pub(crate) enum Input {
     },
     /// What is kept for jobs is another version.
     Access(Held),
+    /// The cloud takes this node, or advises to leave it.
+    Notice(Notice),
     /// The engine has this version, or does not answer.
     Engine(Option<String>),
     /// Something is heard of the lease guard.
@@ -127,6 +130,8 @@ pub(crate) struct Node {
     contact: watch::Sender<Contact>,
     log_store: LogStore,
     guarding: Guarding,
+    /// Images that instances need.
+    wanted: watch::Sender<BTreeSet<String>>,
     /// What the core wants to be reminded of, by when; one for each open step and unsent signal.
     reminders: BTreeMap<(Instant, u64), Reminder>,
     next_reminder: u64,
@@ -175,6 +180,7 @@ impl Node {
         contact: watch::Sender<Contact>,
         log_store: LogStore,
         guarding: Guarding,
+        wanted: watch::Sender<BTreeSet<String>>,
     ) -> Self {
         Self {
             agent,
@@ -190,6 +196,7 @@ impl Node {
             contact,
             log_store,
             guarding,
+            wanted,
             reminders: BTreeMap::new(),
             next_reminder: 0,
             session: None,
@@ -293,6 +300,7 @@ impl Node {
                 // A hello says it as well, so that one that is lost is no loss.
                 self.send(write_access_ack(&self.held));
             }
+            Input::Notice(notice) => return self.handle(Event::Notice(notice)),
             Input::Engine(version) => {
                 if version.is_some() && !self.reconciled {
                     self.reconcile().await;
@@ -356,6 +364,12 @@ impl Node {
     /// First the records, then the acts.
     fn carry_out(&mut self, mut out: Effects) -> Next {
         if !out.persist.is_empty() {
+            let images = self.agent.wanted_images();
+            self.wanted.send_if_modified(|old| {
+                let changed = *old != images;
+                *old = images;
+                changed
+            });
             let written = self.journal.append(&out.persist);
             self.agent.set_journal(written.is_ok());
             if let Err(error) = written {
@@ -378,6 +392,7 @@ impl Node {
                 tracing::warn!(%error, "the journal cannot be compacted");
             }
         }
+        self.withdraw();
         let mut next = Next::Go;
         for act in out.act {
             if self.act(act) == Next::End {
@@ -385,6 +400,23 @@ impl Node {
             }
         }
         next
+    }
+
+    /// What a node service provided is not offered while the service is being stopped (WORK-43).
+    fn withdraw(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let Some(told) = session.told.as_ref().map(|told| &told.provided) else {
+            return;
+        };
+        if !told.is_empty() {
+            let now = self.agent.provided();
+            if told.iter().any(|capability| !now.contains(capability)) {
+                session.told_at = None;
+                self.tell();
+            }
+        }
     }
 
     fn act(&mut self, act: Act) -> Next {
@@ -474,7 +506,8 @@ impl Node {
         let identity = self.identity.borrow().clone();
         let Some(identity) = identity else { return };
         let (kind, logs) = (self.runtime.kind(), self.about.logs);
-        let launch = Launch::new(&spec, held, &identity, kind, logs, &self.about.state_dir);
+        let (dir, provided) = (&self.about.state_dir, self.agent.addresses(&spec));
+        let launch = Launch::new(&spec, held, &identity, kind, logs, dir, &provided);
         // What it needs to speak is there before anything of it is.
         let migration = self.agent.migration_of(start_id);
         match self.sockets.open(&spec, spec.defer_start, migration) {

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 
 use greenroom_types::bundle::Requirements;
+use greenroom_types::inventory::Capability;
 use greenroom_types::job::{Container, JobInfoKind, PortMappings, Service, ServiceParameters};
-use greenroom_types::node::{InstanceKey, RejectionCode};
+use greenroom_types::node::{InstanceKey, InterruptionKind, RejectionCode};
 use greenroom_types::stream::{MigrationSignal, PrefetchResult};
-use greenroom_types::{MigrationId, Millis, Payload, StartId, Tags};
+use greenroom_types::{MigrationId, Millis, Payload, StartId, Tags, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::handover::Step;
@@ -47,8 +48,8 @@ pub(crate) struct StartSpec {
     pub(crate) migration_state: Option<Payload>,
     /// There was a state, and it did not come along.
     pub(crate) migration_state_lost: bool,
-    /// Makes its node able to do something (WORK-43).
-    pub(crate) provides: bool,
+    /// What it makes its node able to do once it runs, as a node service (WORK-43).
+    pub(crate) provided: Vec<Capability>,
     /// Names of tags told to the services.
     pub(crate) export_tags: Vec<String>,
     /// Names of environment variables that are secret (SEC-16).
@@ -146,6 +147,12 @@ pub(crate) enum Said {
     Migration {
         migration_id: MigrationId,
         signal: MigrationSignal,
+    },
+    /// Said of the node, under no key: its provider takes it, or advises to leave it.
+    Interrupted {
+        what: InterruptionKind,
+        deadline: Option<Wall>,
+        seen_at: Wall,
     },
     /// Said of the node, under no key: a batch of images is done, with one result for each.
     Prefetched {
@@ -246,13 +253,14 @@ impl StartSpec {
     pub(crate) fn exported_tags(&self) -> BTreeMap<String, String> {
         self.export_tags
             .iter()
-            .filter_map(|name| Some((tag_variable(name), self.tags.get(name)?.clone())))
+            .filter_map(|name| Some((variable("TAG", name), self.tags.get(name)?.clone())))
             .collect()
     }
 }
 
-fn tag_variable(tag: &str) -> String {
-    let name: String = tag
+/// The variable that tells something of this name.
+pub(crate) fn variable(kind: &str, name: &str) -> String {
+    let name: String = name
         .chars()
         .map(|c| {
             if c.is_ascii_alphanumeric() {
@@ -262,7 +270,7 @@ fn tag_variable(tag: &str) -> String {
             }
         })
         .collect();
-    format!("GREENROOM_TAG_{name}")
+    format!("GREENROOM_{kind}_{name}")
 }
 
 // === impl Refusal ===

@@ -11,12 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::join_all;
 use greenroom_types::stream::PrefetchResult;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::node::Input;
 
-/// Pulls of prefetches at one time.
-const PULLS_MAX: usize = 2;
 /// A pull may take so long.
 const PULL_MAX: Duration = Duration::from_secs(15 * 60);
 /// Time between two looks at the disk while something is pulled onto it.
@@ -31,6 +29,13 @@ pub(crate) trait ImageSource: Send + Sync {
     async fn pull(&self, reference: &str) -> Result<(), PullError>;
     /// Whether the disk has room for more, or in words why not.
     fn room(&self) -> Result<(), String>;
+    /// A job will want it, and has not come yet.
+    fn prefetched(&self, reference: &str);
+    /// Returns when no start waits for a pull: those come first.
+    async fn quiet(&self);
+    /// Makes room on a short disk by what is of no use, never by what is wanted; true when something
+    /// went (WORK-56).
+    async fn tidy(&self, wanted: &watch::Receiver<BTreeSet<String>>) -> bool;
 }
 
 /// Why an image is not there.
@@ -58,10 +63,11 @@ impl Prefetcher {
         source: Option<Arc<dyn ImageSource>>,
         done: mpsc::Sender<Input>,
         arrived: Arc<Notify>,
+        parallel: usize,
     ) -> Self {
         Self {
             source,
-            slots: Arc::new(Semaphore::new(PULLS_MAX)),
+            slots: Arc::new(Semaphore::new(parallel.max(1))),
             done,
             arrived,
         }
@@ -88,7 +94,13 @@ async fn batch(
     let distinct: BTreeSet<&str> = image_refs.iter().map(String::as_str).collect();
     let outcomes: BTreeMap<&str, Result<(), PullError>> = match source {
         Some(source) => {
-            let pull = async |one| (one, prefetch(source, slots, one).await);
+            let pull = async |one| {
+                let pulled = prefetch(source, slots, one).await;
+                if pulled.is_ok() {
+                    source.prefetched(one);
+                }
+                (one, pulled)
+            };
             join_all(distinct.into_iter().map(pull))
                 .await
                 .into_iter()
@@ -140,6 +152,7 @@ async fn prefetch(
         token: "disk_full",
         text,
     };
+    source.quiet().await;
     source.room().map_err(disk_full)?;
     tokio::select! {
         pulled = source.pull(reference) => pulled,
@@ -173,8 +186,14 @@ mod tests {
         held: Mutex<BTreeSet<String>>,
         full: AtomicBool,
         began: Mutex<Vec<String>>,
+        waited_for: Mutex<Vec<String>>,
+        /// Starts that wait for a pull.
+        urgent: watch::Sender<usize>,
         go: Notify,
     }
+
+    /// As many as by default.
+    const PULLS_MAX: usize = 2;
 
     #[async_trait]
     impl ImageSource for Fake {
@@ -195,6 +214,16 @@ mod tests {
             }
             self.held.lock().unwrap().insert(reference.to_owned());
             Ok(())
+        }
+        fn prefetched(&self, reference: &str) {
+            self.waited_for.lock().unwrap().push(reference.to_owned());
+        }
+        async fn quiet(&self) {
+            let mut urgent = self.urgent.subscribe();
+            urgent.wait_for(|waiting| *waiting == 0).await.unwrap();
+        }
+        async fn tidy(&self, _: &watch::Receiver<BTreeSet<String>>) -> bool {
+            false
         }
         fn room(&self) -> Result<(), String> {
             if self.full.load(Ordering::Relaxed) {
@@ -239,8 +268,29 @@ mod tests {
         let mut began = fake.began.lock().unwrap().clone();
         began.sort();
         assert_eq!(began, ["a", "b", "missing"]);
+        let mut waited_for = fake.waited_for.lock().unwrap().clone();
+        waited_for.sort();
+        assert_eq!(waited_for, ["a", "b", "held"]);
     }
 
+    // spec: PREF-04
+    #[tokio::test]
+    async fn a_start_that_waits_for_its_image_goes_first() {
+        let (fake, slots) = (Fake::default(), Semaphore::new(PULLS_MAX));
+        fake.urgent.send_replace(1);
+        let watch = async {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(fake.began.lock().unwrap().len(), 0);
+            fake.urgent.send_replace(0);
+            fake.go.notify_one();
+        };
+        let (results, ()) = tokio::join!(run(&fake, &slots, &["a"]), watch);
+        assert_eq!(results, pairs(&[("a", "")]));
+    }
+
+    // spec: PREF-04
     #[tokio::test]
     async fn two_are_pulled_at_a_time() {
         let (fake, slots) = (Fake::default(), Semaphore::new(PULLS_MAX));
@@ -259,6 +309,7 @@ mod tests {
         tokio::join!(two, watch);
     }
 
+    // spec: PREF-04
     #[tokio::test(start_paused = true)]
     async fn a_pull_ends_after_its_time_and_when_the_disk_is_full() {
         let (fake, slots) = (Fake::default(), Semaphore::new(PULLS_MAX));

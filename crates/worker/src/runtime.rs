@@ -7,6 +7,7 @@
 
 pub(crate) mod choose;
 pub(crate) mod docker;
+pub(crate) mod guard;
 pub(crate) mod process;
 
 use std::sync::Arc;

@@ -5,11 +5,12 @@
 //! paths must lie below what the worker's own settings allow (SEC-14).
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use greenroom_types::job::{Container, Service};
 use greenroom_types::node::RejectionCode;
 
+use crate::agent::Settings;
 use crate::order::{Refusal, StartSpec};
 
 /// Which engine runs the services of this worker.
@@ -20,23 +21,16 @@ pub(crate) enum RuntimeKind {
 }
 
 /// Judges an order on its own.
-pub(crate) fn check_spec(
-    spec: &StartSpec,
-    runtime: RuntimeKind,
-    host_paths: &[PathBuf],
-) -> Result<(), Refusal> {
+pub(crate) fn check_spec(spec: &StartSpec, settings: &Settings) -> Result<(), Refusal> {
     let services = spec.all_services();
     check_form(&services)?;
     if spec.migration_state_lost {
         let detail = "the state of the handover's source was lost on its way";
         return refuse(RejectionCode::Migration, detail);
     }
-    if spec.provides {
-        return refuse(RejectionCode::Runtime, "this worker runs no node services");
-    }
     for service in &services {
-        match runtime {
-            RuntimeKind::Docker => check_container(service, host_paths)?,
+        match settings.runtime {
+            RuntimeKind::Docker => check_container(service, settings)?,
             RuntimeKind::Process => check_process(service)?,
         }
     }
@@ -166,10 +160,18 @@ fn check_process(service: &Service) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_container(service: &Service, host_paths: &[PathBuf]) -> Result<(), Refusal> {
+fn check_container(service: &Service, settings: &Settings) -> Result<(), Refusal> {
     let name = &service.name;
     if !matches!(service.container, Container::Docker(_)) {
         let detail = format!("service {name} names no container; this node runs containers");
+        return refuse(RejectionCode::Runtime, detail);
+    }
+    // The host's own network cannot be kept from the address (WORK-51).
+    if service.parameters.host_network && settings.guards_metadata {
+        let detail = format!(
+            "service {name} asks for host networking, which reaches this cloud's metadata service; \
+             the worker's --allow-metadata lets it"
+        );
         return refuse(RejectionCode::Runtime, detail);
     }
     for mount in &service.parameters.volume_mounts {
@@ -182,7 +184,8 @@ fn check_container(service: &Service, host_paths: &[PathBuf]) -> Result<(), Refu
             let detail = format!("service {name}: host path {}: {error}", asked.display());
             Refusal::new(RejectionCode::Runtime, detail)
         })?;
-        let allowed = host_paths
+        let allowed = settings
+            .host_paths
             .iter()
             .filter_map(|path| path.canonicalize().ok())
             .any(|path| real.starts_with(path));
@@ -253,9 +256,21 @@ fn invalid<T>(detail: impl Into<String>) -> Result<T, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use greenroom_types::Millis;
     use greenroom_types::job::{ServiceParameters, VolumeMount};
 
     use super::*;
+
+    fn settings(runtime: RuntimeKind, host_paths: &[PathBuf]) -> Settings {
+        Settings {
+            runtime,
+            host_paths: host_paths.to_vec(),
+            migration_step: Millis(30_000),
+            guards_metadata: false,
+        }
+    }
 
     fn image(name: &str, reference: &str) -> Service {
         let container = Container::Docker(reference.to_owned());
@@ -279,7 +294,7 @@ mod tests {
             services,
             ..StartSpec::default()
         };
-        check_spec(&spec, runtime, &[]).map_err(|refusal| refusal.code)
+        check_spec(&spec, &settings(runtime, &[])).map_err(|refusal| refusal.code)
     }
 
     // spec: WORK-33
@@ -313,6 +328,27 @@ mod tests {
                 assert_eq!(result, Err(RejectionCode::InvalidSpec), "{shown}");
             }
         }
+    }
+
+    // spec: WORK-51
+    #[test]
+    fn host_networking_is_no_way_around_the_guard_of_the_metadata_service() {
+        let mut service = image("a", "img");
+        service.parameters.host_network = true;
+        let spec = StartSpec {
+            services: vec![service],
+            ..StartSpec::default()
+        };
+        let mut settings = settings(RuntimeKind::Docker, &[]);
+        assert_eq!(check_spec(&spec, &settings), Ok(()));
+        settings.guards_metadata = true;
+        let refusal = check_spec(&spec, &settings).unwrap_err();
+        assert_eq!(refusal.code, RejectionCode::Runtime);
+        assert!(
+            refusal.detail.contains("--allow-metadata"),
+            "{}",
+            refusal.detail
+        );
     }
 
     // spec: JOB-05, WORK-30
@@ -362,7 +398,11 @@ mod tests {
                 services: vec![service],
                 ..StartSpec::default()
             };
-            check_spec(&spec, RuntimeKind::Docker, std::slice::from_ref(&allowed)).is_ok()
+            check_spec(
+                &spec,
+                &settings(RuntimeKind::Docker, std::slice::from_ref(&allowed)),
+            )
+            .is_ok()
         };
         assert!(mounts(&allowed.join("in")));
         assert!(!mounts(&other));

@@ -10,6 +10,7 @@
 //! Killed itself, it can take nobody along: the worker finds its services by the mark in their
 //! environment ([`crate::procs`]) and kills them.
 
+pub(crate) mod cgroup;
 mod children;
 mod link;
 
@@ -61,6 +62,9 @@ pub(crate) struct Status {
     pub(crate) boot_id: String,
     pub(crate) supervisor: Process,
     pub(crate) phase: Phase,
+    /// Every service runs and is healthy where it has a check.
+    #[serde(default)]
+    pub(crate) ready: bool,
     /// Running services.
     pub(crate) services: BTreeMap<String, Process>,
     /// Why the instance is failing.
@@ -173,6 +177,7 @@ impl Supervisor {
             boot_id: boot_id(),
             supervisor: Process::own()?,
             phase: machine.phase(),
+            ready: false,
             services: BTreeMap::new(),
             failing: None,
             outcome: None,
@@ -182,7 +187,7 @@ impl Supervisor {
             machine,
             status,
             saved: None,
-            children: Children::new(dir.join("work"), supervised.log_dir.clone()),
+            children: Children::new(dir.to_owned(), supervised.log_dir.clone()),
             link: Link::default(),
             supervised,
             began: Instant::now(),
@@ -291,7 +296,13 @@ impl Supervisor {
                     return;
                 };
                 match self.children.spawn(service, launch.logs) {
-                    Ok(process) => {
+                    Ok((process, note)) => {
+                        if let Some(text) = note {
+                            self.link.say(&Word::Info(JobInfoKind::ContainerEvent {
+                                service: name.clone(),
+                                text,
+                            }));
+                        }
                         self.status.services.insert(name.clone(), process);
                         self.machine.handle(now, Input::Launched(&name), steps);
                     }
@@ -324,6 +335,7 @@ impl Supervisor {
                     .say(&Word::Info(JobInfoKind::ContainerEvent { service, text }));
             }
             Step::Running => {}
+            Step::Ready(ready) => self.status.ready = ready,
             Step::Failing(failure) => {
                 let why = with_last_lines(&failure.why, &self.supervised.log_dir, &failure.service);
                 self.status.failing = Some(format!("service {}: {why}", failure.service));
@@ -335,6 +347,7 @@ impl Supervisor {
                     while self.children.reap().is_some() {}
                     std::thread::sleep(LEFTOVER_PAUSE);
                 }
+                cgroup::remove_listed(&self.dir);
                 self.status.outcome = Some(outcome);
             }
         }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::common::write_ports;
-use greenroom_proto::convert::worker::{MigrationMessage, MigrationNews, Rejection, StartOrder};
+use greenroom_proto::convert::worker::{
+    InterruptionNotice, MigrationMessage, MigrationNews, Rejection, StartOrder,
+};
 use greenroom_proto::worker::node_controller_message::Message as Controller;
 use greenroom_proto::worker::worker_message::Message as Worker;
 use greenroom_proto::{common, worker as wire};
@@ -191,7 +193,7 @@ fn read_provision(job: wire::WorkerJob) -> Heard {
         migration_id: order.migration_id,
         migration_state: order.migration_state,
         migration_state_lost: order.migration_state_lost,
-        provides: !order.provides.is_empty(),
+        provided: order.provides,
         export_tags: order.export_tags,
         secret_env: order.secret_env,
         media_image: order.media_image,
@@ -232,6 +234,18 @@ pub(crate) fn write_report(report: &Report, picture: &NodeInventory) -> wire::Wo
                 signal: signal.clone(),
             };
             MigrationMessage::from(&news).into()
+        }
+        Said::Interrupted {
+            what,
+            deadline,
+            seen_at,
+        } => {
+            let notice = InterruptionNotice {
+                kind: *what,
+                deadline: *deadline,
+                seen_at: *seen_at,
+            };
+            Worker::InterruptionNotice((&notice).into())
         }
         Said::Prefetched { batch_id, results } => {
             Worker::ImagesPrefetched(wire::WorkerImagesPrefetched {

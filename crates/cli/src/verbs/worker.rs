@@ -56,6 +56,16 @@ enum Mode {
     Local,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cloud {
+    /// What the machine's firmware says.
+    Auto,
+    /// None, whatever the firmware says.
+    None,
+    /// Amazon EC2.
+    Ec2,
+}
+
 #[derive(Debug, Args)]
 struct Run {
     /// What kind of node this is.
@@ -115,6 +125,22 @@ struct Run {
     /// How long a job may take over a step of a handover, in milliseconds.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     migration_step_ms: u64,
+    /// How many images are pulled ahead of jobs at a time.
+    #[arg(long, default_value_t = 2, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pull_parallel: u8,
+    /// How long an image is tried for while its registry cannot be reached, in milliseconds.
+    #[arg(long, default_value_t = 300_000, value_name = "MS")]
+    pull_tries_ms: u64,
+    /// Which cloud this machine is in: whose notices are watched for, and whose metadata service is
+    /// kept from jobs.
+    #[arg(long, value_enum, default_value = "auto")]
+    cloud: Cloud,
+    /// Where the cloud's metadata service answers, if not at its usual address.
+    #[arg(long, value_name = "URL")]
+    metadata_url: Option<String>,
+    /// Let jobs reach the metadata service, which hands out the machine's own rights.
+    #[arg(long)]
+    allow_metadata: bool,
     /// At SIGTERM stop the jobs and say goodbye, instead of leaving them running.
     #[arg(long)]
     leave: bool,
@@ -204,6 +230,15 @@ impl Run {
         config.az = self.az;
         config.host_paths = self.host_paths;
         config.migration_step = Millis(self.migration_step_ms);
+        config.pull_parallel = self.pull_parallel.into();
+        config.pull_tries = Millis(self.pull_tries_ms);
+        config.cloud = match self.cloud {
+            Cloud::Auto => greenroom_worker::Cloud::Auto,
+            Cloud::None => greenroom_worker::Cloud::None,
+            Cloud::Ec2 => greenroom_worker::Cloud::Ec2,
+        };
+        config.metadata_url = self.metadata_url;
+        config.allow_metadata = self.allow_metadata;
         // Caught before anything is taken on: what is told meanwhile is done afterwards.
         let mut signals = Signals::install()?;
         let mut hangup = Hangup::install()?;
@@ -261,7 +296,7 @@ fn refusal(error: &Error) -> Failure {
     let exit = match error {
         Error::Locked(_) => Exit::Locked,
         Error::Listen { .. } => Exit::AddressTaken,
-        Error::Manager { .. } | Error::NoToken(_) => Exit::BadInput,
+        Error::Manager { .. } | Error::NoToken(_) | Error::Metadata(_) => Exit::BadInput,
         Error::Docker { why, .. } if why.contains("may not open") => Exit::RuntimeDenied,
         Error::Journal(greenroom_worker::JournalError::Newer { .. }) => Exit::TooNew,
         Error::Journal(_) | Error::State { .. } => Exit::DiskFailed,

@@ -14,6 +14,7 @@ mod handover;
 mod harness;
 mod installation;
 mod manifests;
+mod notices;
 mod operator;
 mod processes;
 mod secure;

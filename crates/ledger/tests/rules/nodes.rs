@@ -3,8 +3,8 @@
 use crate::common::*;
 use greenroom_ledger::{Finding, Hello, Link, Report};
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Detail};
-use greenroom_types::inventory::NodeInventory;
-use greenroom_types::job::{HistoryKind, JobState, StopReason};
+use greenroom_types::inventory::{AssignedJob, Capability, NodeInventory};
+use greenroom_types::job::{HistoryKind, Job, JobState, StopReason};
 use greenroom_types::node::{
     InstanceState, InterruptionKind, NodeState, NodeStoppingReason, RunningNodeMetadata,
 };
@@ -672,4 +672,80 @@ fn a_provision_without_answer_is_given_up_and_the_stream_begun_anew() {
     w.link("n1", Link::Dropped);
     w.hello("n1", vec![there("a", &start, InstanceState::Running)]);
     assert_eq!(w.last_orders()[0], "n1: stop a/primary 10000 UnknownJob");
+}
+
+// spec: WORK-43
+#[test]
+fn a_node_is_tagged_with_the_jobs_that_make_it_able_to_do_something() {
+    let mut w = World::new();
+    w.node("n1");
+    let sdi = |count| Capability {
+        name: "sdi-in".to_owned(),
+        count,
+        ..Capability::default()
+    };
+    let service = Job {
+        provides: vec![sdi(2)],
+        ..job("cards.1")
+    };
+    w.call(Call::CreateJob(Box::new(service))).unwrap();
+    w.start_as("cards.1", "nodeService", "n1").unwrap();
+    let start = w.live("cards.1", "nodeService").unwrap();
+    let assigned = AssignedJob {
+        job_id: "cards.1".into(),
+        role: "nodeService".into(),
+        start_id: start,
+        ..AssignedJob::default()
+    };
+    let picture = |provided: Vec<Capability>| {
+        Report::Inventory(Box::new(NodeInventory {
+            assigned_jobs: vec![assigned.clone()],
+            provided,
+            ..NodeInventory::default()
+        }))
+    };
+    let tag = |w: &World| {
+        let node = w.ledger.node(&"n1".into()).unwrap();
+        node.metadata.tags.get("provides.sdi-in").cloned()
+    };
+    w.report("n1", picture(Vec::new())).unwrap();
+    assert_eq!(tag(&w), None);
+    w.report("n1", picture(vec![sdi(2)])).unwrap();
+    assert_eq!(tag(&w).as_deref(), Some("cards.1"));
+    w.report("n1", picture(Vec::new())).unwrap();
+    assert_eq!(tag(&w), None);
+}
+
+// spec: FIELD-41
+#[test]
+fn a_stop_and_the_loss_of_its_node_end_in_stopped_in_both_orders() {
+    for stop_first in [true, false] {
+        let mut w = World::new();
+        w.node("n1");
+        w.create("a");
+        let start = w.running("a", "n1");
+        if stop_first {
+            w.stop("a", "n1").unwrap();
+            assert_eq!(w.instance_state(&start), Some(InstanceState::Stopping));
+            give_up(&mut w, "n1");
+        } else {
+            give_up(&mut w, "n1");
+            // Whoever asks for the stop now hears that there is nothing to stop, or that it is so.
+            let _ = w.stop("a", "n1");
+        }
+        // The key is free at once: what was there is lost, and stops nobody from starting anew.
+        assert_eq!(w.live("a", "primary"), None, "stop first: {stop_first}");
+        w.node("n2");
+        let next = w.running("a", "n2");
+        // The machine boots and knows nothing of it: it is stopped, once.
+        w.hello("n1", Vec::new());
+        assert_eq!(w.instance_state(&start), None, "stop first: {stop_first}");
+        assert_eq!(w.live("a", "primary"), Some(next));
+        let stopped = w
+            .history("a")
+            .iter()
+            .filter(|word| **word == "stopped")
+            .count();
+        assert_eq!(stopped, 1, "stop first: {stop_first}: {:?}", w.history("a"));
+    }
 }

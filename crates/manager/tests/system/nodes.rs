@@ -60,7 +60,7 @@ async fn a_worker_calls_in_is_dialled_says_hello_and_its_node_runs() {
     assert!(nodes[0].last_seen.is_some() && nodes[0].inventory.is_some());
 }
 
-// spec: MNODE-10, MNODE-11, HARDM-06
+// spec: MNODE-10, MNODE-11, HARDM-06, FIELD-21
 #[tokio::test]
 async fn a_stream_that_drops_and_comes_back_in_time_touches_no_job() {
     let manager = TestManager::start_with(TestManager::patient).await;

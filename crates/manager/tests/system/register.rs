@@ -191,3 +191,40 @@ async fn a_slot_moves_to_another_machine_with_a_new_token() {
     new.wait_greeted(1).await;
     watch.until_node("n1", NodeState::Running).await;
 }
+
+// spec: FIELD-19, WORK-05
+#[tokio::test]
+async fn a_machine_that_comes_back_under_another_address_is_dialled_there_and_nowhere_else() {
+    let manager = TestManager::start_with(TestManager::patient).await;
+    let client = manager.client().await;
+    let before = manager.worker("n1").await;
+    let mut watch = manager.watch().await;
+    let lost = super::running(&client, &mut watch, &before, "on-air").await;
+    let address = async |client: &Client| {
+        let slots = client.list_cluster_nodes().await.unwrap();
+        slots[0].address.clone()
+    };
+    let old = address(&client).await;
+    before.cut();
+    watch.until_node("n1", NodeState::Unreachable).await;
+    let dialled = before.dialled();
+
+    // The same machine with the same token, elsewhere and with nothing on it.
+    let after = FakeWorker::with_token(before.token().clone(), "machine of n1").await;
+    assert_eq!(after.call_in(&client).await.unwrap().as_str(), "n1");
+    after.wait_greeted(1).await;
+    watch.until_node("n1", NodeState::Running).await;
+    assert_ne!(address(&client).await, old);
+    let found = watch.until_last("on-air", "stopped").await;
+    assert!(
+        super::start_of(&found) == lost,
+        "the old start is gone with the old machine"
+    );
+
+    // What is ordered from now on is ordered there; the old address is asked no more.
+    before.mend();
+    super::running(&client, &mut watch, &after, "again").await;
+    assert_eq!(super::provisions(&before, "again"), 0);
+    assert_eq!(before.greeted(), 1);
+    assert!(before.dialled() >= dialled);
+}

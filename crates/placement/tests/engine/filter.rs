@@ -413,7 +413,7 @@ fn an_exclusive_spare_waits_for_its_template() {
     assert_eq!(world.goes(&y, "e"), "s", "consumed, and with room");
 }
 
-// spec: PLACE-10
+// spec: PLACE-10, WORK-43
 #[test]
 fn capabilities_are_counted_under_their_name_and_their_attributes_equal() {
     let mut world = world();
@@ -443,6 +443,11 @@ fn capabilities_are_counted_under_their_name_and_their_attributes_equal() {
         it.reserved_capabilities = vec![capability("sdi", 2, &[])]
     });
     assert!(fits(&world, &[capability("sdi", 2, &[])]));
+    assert!(!fits(&world, &[capability("sdi", 3, &[])]));
+    // What a node service provides counts like what the machine has, while it is there.
+    world.offers("n", |it| it.provided = vec![capability("sdi", 1, &[])]);
+    assert!(fits(&world, &[capability("sdi", 3, &[])]));
+    world.offers("n", |it| it.provided.clear());
     assert!(!fits(&world, &[capability("sdi", 3, &[])]));
 }
 

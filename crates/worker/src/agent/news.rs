@@ -1,5 +1,6 @@
 //! What follows from the runtime's news, to the removal of what ended.
 
+use greenroom_types::job::JobInfoKind;
 use greenroom_types::{Millis, StartId};
 
 use super::{Act, Agent, Effects, Instance, Phase, REASON_MAX, RuntimeEvent};
@@ -7,6 +8,17 @@ use crate::handover::Input;
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::{FAILURE_GRACE, Outcome};
 use crate::order::{Info, Said};
+
+/// News of any length is told in bounded words (WORK-11).
+fn bounded(mut kind: JobInfoKind) -> JobInfoKind {
+    match &mut kind {
+        JobInfoKind::ContainerEvent { text, .. }
+        | JobInfoKind::Stage { text, .. }
+        | JobInfoKind::Status { text, .. } => text.truncate(text.floor_char_boundary(REASON_MAX)),
+        JobInfoKind::ServiceStarted(_) | JobInfoKind::ServiceRestarting(_) => {}
+    }
+    kind
+}
 
 // === impl Agent ===
 
@@ -27,6 +39,7 @@ impl Agent {
         match event {
             RuntimeEvent::Info(kind) => {
                 let (key, start_id) = (spec.key.clone(), start_id.clone());
+                let kind = bounded(kind);
                 out.act.push(Act::Info(Info {
                     key,
                     start_id,
@@ -48,6 +61,11 @@ impl Agent {
                 let ports = self.ports(start_id);
                 self.say(&spec.key, start_id, Said::Started { ports }, out);
                 self.release_signals(start_id, out);
+            }
+            RuntimeEvent::Ready(ready) => {
+                if let Some(instance) = self.instances.get_mut(start_id) {
+                    instance.ready = ready;
+                }
             }
             RuntimeEvent::Refused(refusal) if !stopping => {
                 let last = Said::Rejected {
@@ -154,5 +172,37 @@ impl Agent {
             self.prepare(&next, out);
         }
         self.ensure_left(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_types::job::Stage;
+
+    use super::*;
+    use crate::agent::tests::{Play, spec};
+
+    // spec: WORK-11
+    #[test]
+    fn news_of_any_length_is_told_in_bounded_words() {
+        let mut play = Play::new();
+        play.provision(&spec("j", "s1"));
+        let text = "ä".repeat(5_000);
+        let stage = JobInfoKind::Stage {
+            stage: Stage::Build,
+            text: text.clone(),
+        };
+        let acts = play.runtime("s1", RuntimeEvent::Info(stage));
+        let [
+            Act::Info(Info {
+                kind: JobInfoKind::Stage { text: told, .. },
+                ..
+            }),
+        ] = &acts[..]
+        else {
+            panic!("{acts:?}");
+        };
+        assert_eq!(told.len(), 4 << 10);
+        assert!(text.starts_with(told.as_str()));
     }
 }

@@ -61,6 +61,7 @@ impl Agent {
             outbox: Outbox::default(),
             images: Vec::new(),
             batches: Default::default(),
+            notices: BTreeMap::new(),
             node_tags: None,
             leaving: None,
             journal_ok: true,
@@ -73,6 +74,7 @@ impl Agent {
         if agent.boot_id != boot_id {
             if !agent.boot_id.is_empty() {
                 agent.forget_boot(out);
+                agent.forget_notices(out);
             }
             boot_id.clone_into(&mut agent.boot_id);
             out.persist.push(Record::Boot {
@@ -279,6 +281,9 @@ impl Agent {
                     (&report.said, self.instances.get_mut(&report.start_id))
                 {
                     instance.failed = Some(reason.clone());
+                }
+                if let Said::Interrupted { what, deadline, .. } = &report.said {
+                    self.notices.insert(*what, *deadline);
                 }
                 self.outbox.restore(report);
             }

@@ -25,6 +25,7 @@ fn settings() -> Settings {
         runtime: RuntimeKind::Process,
         host_paths: Vec::new(),
         migration_step: Millis(30_000),
+        guards_metadata: false,
     }
 }
 
@@ -208,6 +209,7 @@ pub(super) fn short(acts: &[Act]) -> Vec<String> {
                 } => format!("say {start_id} {migration_id} {}", signal_word(signal)),
                 Said::Prefetched { batch_id, .. } => format!("say prefetched {batch_id}"),
                 Said::Rejected { code, .. } => format!("say {start_id} rejected {code:?}"),
+                Said::Interrupted { what, .. } => format!("say {what:?}"),
             },
         })
         .collect()

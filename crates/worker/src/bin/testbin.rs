@@ -2,11 +2,32 @@
 //!
 //! `greenroom-worker-testbin supervise --dir DIR`, `greenroom-worker-testbin lease-guard --dir DIR`, or
 //! `greenroom-worker-testbin STATE_DIR MANAGER_URL TOKEN [process|docker] [VCPUS]`.
+//!
+//! The environment may say more: `TESTBIN_METADATA_URL`, `TESTBIN_ALLOW_METADATA`,
+//! `TESTBIN_PULL_TRIES_MS`, `TESTBIN_LOG_BYTES`, and `TESTBIN_KILL_AT`, the step of the journal at which it is killed.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use greenroom_worker::{Config, Ending, RuntimeChoice, Worker, lease_guard, supervise};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Steps of the journal so far: one before and one after each write.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+/// At which of them the program is killed, 0 for never.
+static KILL_AT: AtomicU64 = AtomicU64::new(0);
+
+fn step() {
+    let step = STEPS.fetch_add(1, Ordering::Relaxed) + 1;
+    if step == KILL_AT.load(Ordering::Relaxed) {
+        let own = rustix::process::getpid();
+        let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();
@@ -35,6 +56,16 @@ fn main() -> ExitCode {
         "docker" => RuntimeChoice::Docker(None),
         _ => RuntimeChoice::Process,
     };
+    config.metadata_url = std::env::var("TESTBIN_METADATA_URL").ok();
+    config.allow_metadata = std::env::var_os("TESTBIN_ALLOW_METADATA").is_some();
+    if let Some(tries) = number("TESTBIN_PULL_TRIES_MS") {
+        config.pull_tries = greenroom_types::Millis(tries);
+    }
+    if let Some(bytes) = number("TESTBIN_LOG_BYTES") {
+        config.logs.file_bytes = bytes;
+    }
+    KILL_AT.store(number("TESTBIN_KILL_AT").unwrap_or(0), Ordering::Relaxed);
+    config.on_journal = Some(step);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let worker = match Worker::build(config).await {

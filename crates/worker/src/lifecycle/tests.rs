@@ -41,7 +41,13 @@ impl Play {
             .when = when;
         self
     }
+    /// Without what is told of readiness, which has a test of its own.
     fn tell(&mut self, input: Input<'_>) -> Vec<Step> {
+        let mut out = self.tell_all(input);
+        out.retain(|step| !matches!(step, Step::Ready(_)));
+        out
+    }
+    fn tell_all(&mut self, input: Input<'_>) -> Vec<Step> {
         let mut out = Vec::new();
         self.machine.handle(self.now, input, &mut out);
         out
@@ -278,4 +284,42 @@ fn services_that_ended_while_nobody_looked_are_judged_by_their_policy() {
     play.tell(Input::Launched("a"));
     let failing = play.exit("b", 2);
     assert_eq!(failing[0], Step::Failing(failed("b", "exit code 2")));
+}
+
+// spec: WORK-43
+#[test]
+fn it_is_ready_while_all_its_services_run_and_are_healthy_where_they_have_a_check() {
+    let readiness = |steps: Vec<Step>| -> Vec<bool> {
+        let told = steps.into_iter().filter_map(|step| match step {
+            Step::Ready(ready) => Some(ready),
+            _ => None,
+        });
+        told.collect()
+    };
+    let mut play = Play::of(&["a!", "b"]).restart("b", ServiceRestart::Always);
+    let mut steps = play.tell_all(Input::Start);
+    for name in ["a", "b"] {
+        steps.extend(play.tell_all(Input::Launched(name)));
+    }
+    assert!(steps.contains(&Step::Running));
+    assert_eq!(readiness(steps), [true; 0]);
+    assert_eq!(readiness(play.tell_all(Input::Healthy("a"))), [true]);
+    assert_eq!(readiness(play.tell_all(Input::Healthy("a"))), [true; 0]);
+    assert_eq!(
+        readiness(play.tell_all(Input::Exited("b", Exit::Code(1)))),
+        [false]
+    );
+    play.at(60_000);
+    assert_eq!(readiness(play.tell_all(Input::Launched("b"))), [true]);
+    let steps = play.tell_all(Input::Stop(Millis(1_000)));
+    let told = steps.iter().position(|step| *step == Step::Ready(false));
+    assert!(told.is_some(), "{steps:?}");
+
+    // Found running, what has a check must show it again.
+    let mut machine = Lifecycle::resume(["a!", "b"].map(rule));
+    let mut out = Vec::new();
+    machine.handle(Mono(0), Input::Tick, &mut out);
+    assert_eq!(out, []);
+    machine.handle(Mono(0), Input::Healthy("a"), &mut out);
+    assert_eq!(out, [Step::Ready(true)]);
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::docker::{DockerRuntime, Unreachable};
+use super::guard::Guard;
 use super::process::ProcessRuntime;
 use super::{News, SharedRuntime};
 use crate::Identities;
@@ -23,12 +25,17 @@ pub(crate) async fn choose(
     identities: &Identities,
     news: &News,
     arrived: Arc<Notify>,
+    guard: Option<Guard>,
 ) -> Result<SharedRuntime, Error> {
     let docker = async |host: Option<String>| {
         let dir = config.state_dir.clone();
         let (logs, news, identities) = (logs.clone(), news.clone(), identities.clone());
         let arrived = arrived.clone();
-        DockerRuntime::connect(host, dir, logs, config.logs, news, identities, arrived).await
+        let runtime =
+            DockerRuntime::connect(host, dir, logs, config.logs, news, identities, arrived).await?;
+        Ok(runtime
+            .guarded(guard)
+            .trying_for(Duration::from_millis(config.pull_tries.0)))
     };
     let refused = |why: Unreachable| Error::Docker {
         host: why.host().to_owned(),

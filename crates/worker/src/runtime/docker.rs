@@ -7,6 +7,7 @@
 
 mod create;
 mod image;
+mod keep;
 mod labels;
 mod play;
 mod pulls;
@@ -32,12 +33,13 @@ use greenroom_types::{Millis, StartId};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::create::{container, network_name, volumes};
+use self::create::{bridge, container, network_name, volumes};
 use self::image::make_local;
 use self::labels::{Marks, of_instance, rule_of, services_of, start_of};
 use self::play::{Command, Player};
 use self::pulls::Pulls;
 pub(crate) use self::reach::Unreachable;
+use super::guard::Guard;
 use super::{News, Runtime, RuntimeError, Trouble};
 use crate::agent::{Found, FoundState, RuntimeEvent};
 use crate::capacity::check_disk;
@@ -68,6 +70,9 @@ pub(crate) struct DockerRuntime {
     limits: LogLimits,
     news: News,
     identity: watch::Receiver<Option<Arc<Identity>>>,
+    guard: Option<Guard>,
+    /// Network trouble of a pull is met with new tries for so long (WORK-34).
+    pull_tries: Duration,
     players: Arc<Mutex<BTreeMap<StartId, mpsc::Sender<Command>>>>,
     /// The engine is on this machine.
     is_local: bool,
@@ -122,9 +127,23 @@ impl DockerRuntime {
             limits,
             news,
             identity,
+            guard: None,
+            pull_tries: Duration::ZERO,
             players: Arc::default(),
             is_local: host.starts_with("unix://"),
         })
+    }
+
+    /// Makes no container that could reach the cloud's metadata service (WORK-51).
+    pub(crate) fn guarded(mut self, guard: Option<Guard>) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// How long an image is tried for.
+    pub(crate) const fn trying_for(mut self, pull_tries: Duration) -> Self {
+        self.pull_tries = pull_tries;
+        self
     }
 
     fn marks(&self) -> Result<Marks, RuntimeError> {
@@ -206,6 +225,7 @@ impl DockerRuntime {
 
     async fn make(&self, mut launch: Launch, cancel: &CancellationToken) -> Result<(), Trouble> {
         let marks = self.marks().map_err(broken)?;
+        self.pulls.settled().await;
         self.logs
             .begin(&launch.key, &launch.start_id)
             .map_err(broken)?;
@@ -218,8 +238,17 @@ impl DockerRuntime {
             self.news.tell(&launch.start_id, begun).await;
             let teller = (&self.news, &launch.start_id);
             let (docker, pulls) = (&self.docker, &*self.pulls);
-            let has_check = make_local(docker, pulls, &service.image, teller, cancel).await?;
-            service.rule.has_health |= has_check;
+            let (image, tries) = (&service.image, self.pull_tries);
+            let local = make_local(docker, pulls, image, teller, tries, cancel).await?;
+            let stage = JobInfoKind::Stage {
+                stage: Stage::Build,
+                text: format!("{image} is {}", local.digest),
+            };
+            self.news
+                .tell(&launch.start_id, RuntimeEvent::Info(stage))
+                .await;
+            service.rule.has_health |= local.has_check;
+            service.pinned = Some(local.into());
         }
         self.arrived.notify_one();
         // Images may have taken what was free when the start was accepted (WORK-30).
@@ -229,12 +258,17 @@ impl DockerRuntime {
         if cancel.is_cancelled() {
             return Err(Trouble::Cancelled);
         }
+        if let Some(guard) = &self.guard {
+            let refused = |why| Trouble::Refused(Refusal::new(RejectionCode::Runtime, why));
+            guard.ensure().await.map_err(refused)?;
+        }
         let own = of_instance(&marks, &launch);
         let mut network_id = String::new();
         if launch.services.iter().any(|service| !service.host_network) {
             let network = NetworkCreateRequest {
                 name: network_name(&launch),
                 driver: Some("bridge".to_owned()),
+                options: self.guard.map(|_| bridge(&launch)),
                 labels: Some(own.clone()),
                 ..NetworkCreateRequest::default()
             };

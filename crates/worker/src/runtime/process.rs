@@ -1,8 +1,8 @@
 //! The process runtime: instances as supervised processes, without an engine and without root.
 //!
 //! Each instance has a directory and a supervisor ([`crate::supervise`]) that outlives this worker.
-//! Isolation is not its business: ports are the host's, files are the user's, memory limits are not
-//! enforced (DECM-01).
+//! Isolation is not its business: ports are the host's, files are the user's; memory limits are kept
+//! where control groups can be made, and elsewhere told as not enforced (DECM-01).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,8 +33,8 @@ use crate::prefetch::ImageSource;
 use crate::procs::{SERVICE_MARK, SUPERVISOR_MARK, boot_id, kill_marked};
 use crate::spec::RuntimeKind;
 use crate::supervise::{
-    Command, INHERITED, READY, SOCKET, Status, Supervised, Word, read_status, read_supervised,
-    with_short_path, write_supervised,
+    Command, INHERITED, READY, SOCKET, Status, Supervised, Word, cgroup, read_status,
+    read_supervised, with_short_path, write_supervised,
 };
 
 /// A supervisor told to end at once gets this long before it is killed.
@@ -126,6 +126,7 @@ impl ProcessRuntime {
             dir: self.dir(start_id),
             news: self.news.clone(),
             told_running: false,
+            told_ready: false,
             told_failing: false,
         };
         let attached = self.attached.clone();
@@ -250,6 +251,7 @@ impl Runtime for ProcessRuntime {
         while kill_marked(SUPERVISOR_MARK, start_id) + kill_marked(SERVICE_MARK, start_id) > 0 {
             tokio::time::sleep(LEFTOVER_PAUSE).await;
         }
+        cgroup::remove_listed(&dir);
         self.logs.end(start_id);
         match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -264,6 +266,7 @@ struct Watch {
     dir: PathBuf,
     news: News,
     told_running: bool,
+    told_ready: bool,
     told_failing: bool,
 }
 
@@ -309,6 +312,9 @@ impl Watch {
         }
         if status.phase == Phase::Running && !std::mem::replace(&mut self.told_running, true) {
             self.tell(RuntimeEvent::Running).await;
+        }
+        if std::mem::replace(&mut self.told_ready, status.ready) != status.ready {
+            self.tell(RuntimeEvent::Ready(status.ready)).await;
         }
         let Some(outcome) = status.outcome else {
             return false;

@@ -18,6 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
+use super::cgroup::Group;
 use crate::launch::{LaunchService, LogLimits};
 use crate::logs::LogFile;
 use crate::logs::line::{self, Framer, Output};
@@ -33,7 +34,8 @@ const PUMPS_MAX: Duration = Duration::from_millis(500);
 pub(crate) const INHERITED: [&str; 6] = ["HOME", "LANG", "PATH", "TMPDIR", "TZ", "USER"];
 
 pub(super) struct Children {
-    work_dir: PathBuf,
+    /// The instance's own.
+    dir: PathBuf,
     log_dir: PathBuf,
     services: BTreeMap<String, Service>,
     checks: BTreeMap<String, Check>,
@@ -41,6 +43,7 @@ pub(super) struct Children {
 
 struct Service {
     pid: Pid,
+    group: Option<Group>,
     pumps: Pumps,
 }
 
@@ -73,24 +76,40 @@ pub(super) enum Ended {
 // === impl Children ===
 
 impl Children {
-    pub(super) fn new(work_dir: PathBuf, log_dir: PathBuf) -> Self {
+    pub(super) fn new(dir: PathBuf, log_dir: PathBuf) -> Self {
         Self {
-            work_dir,
+            dir,
             log_dir,
             services: BTreeMap::new(),
             checks: BTreeMap::new(),
         }
     }
 
+    /// Starts a service; also says what of its limits cannot be kept here.
     pub(super) fn spawn(
         &mut self,
         service: &LaunchService,
         logs: LogLimits,
-    ) -> io::Result<Process> {
+    ) -> io::Result<(Process, Option<String>)> {
         let name = &service.rule.name;
         let mut command = self.command(service, &service.command)?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = pinned(&service.cpus, || command.spawn())?;
+        let made = service
+            .memory_limit
+            .map(|limit| Group::make(&self.dir, name, limit));
+        let (group, note) = match made {
+            Some(Ok(group)) => (Some(group), None),
+            Some(Err(error)) => {
+                let note = format!("its memory limit is not enforced here: {error}");
+                (None, Some(note))
+            }
+            None => (None, None),
+        };
+        let mut start = || pinned(&service.cpus, || command.spawn());
+        let mut child = match &group {
+            Some(group) => group.inside(start)?,
+            None => start()?,
+        };
         let pid = pid_of(&child)?;
         let log = Arc::new(Mutex::new(LogFile::open(&self.log_dir, name, logs)?));
         let outputs = [
@@ -109,6 +128,7 @@ impl Children {
             name.clone(),
             Service {
                 pid,
+                group,
                 pumps: Pumps(pumps),
             },
         );
@@ -123,7 +143,7 @@ impl Children {
             };
             self.checks.insert(name.clone(), check);
         }
-        Process::of(pid.as_raw_nonzero().get())
+        Ok((Process::of(pid.as_raw_nonzero().get())?, note))
     }
 
     /// Signals a service and its children.
@@ -148,6 +168,11 @@ impl Children {
             let service = self.services.remove(&name)?;
             // What it left in its group would hold its ports against a restart.
             let _ = kill_process_group(pid, Signal::KILL);
+            let ran_out = service.group.is_some_and(|group| group.ran_out());
+            let exit = match exit.is_success() {
+                false if ran_out => Exit::OutOfMemory,
+                _ => exit,
+            };
             return Some(Ended::Service {
                 name,
                 exit,
@@ -228,8 +253,9 @@ impl Children {
         let (program, arguments) = words.split_first().ok_or_else(missing)?;
         let directory = match service.directory.as_str() {
             "" => {
-                std::fs::create_dir_all(&self.work_dir)?;
-                self.work_dir.clone()
+                let work = self.dir.join("work");
+                std::fs::create_dir_all(&work)?;
+                work
             }
             directory => PathBuf::from(directory),
         };

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod kills;
+pub(crate) mod metadata;
 pub(crate) mod registry;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use greenroom_auth::{ManagerProof, NodeKey, PROOF_METADATA};
+use greenroom_proto::common::job_info_message::Message as Info;
 use greenroom_proto::common::{ActiveJobKey, JobId, ProcessContainer, Service, service::Container};
 use greenroom_proto::logs::logs_client::LogsClient;
 use greenroom_proto::logs::{ReadRequest, ReadResponse};
@@ -205,6 +208,31 @@ impl Stream {
             .await;
     }
 
+    /// Provisions, though the worker may be gone.
+    pub(crate) async fn try_provision(&self, job: WorkerJob) {
+        let message = Some(Order::ProvisionJob(job));
+        let _ = self
+            .orders
+            .send(NodeControllerMessage {
+                message,
+                ..Default::default()
+            })
+            .await;
+    }
+
+    /// Stops, though the worker may be gone.
+    pub(crate) async fn try_stop(&self, job: &str, start_id: &str) {
+        let _ = self
+            .orders
+            .send(NodeControllerMessage {
+                message: Some(Order::StopJob(key(job))),
+                start_id: id(start_id),
+                grace_ms: Some(500),
+                ..Default::default()
+            })
+            .await;
+    }
+
     pub(crate) async fn next(&mut self) -> Result<WorkerMessage, Status> {
         let message = within(self.said.message()).await?;
         let message = message.ok_or_else(|| Status::unavailable("the stream ended"))?;
@@ -283,7 +311,7 @@ impl Stream {
 }
 
 /// A report in one word, and its detail.
-fn word(message: &WorkerMessage) -> Option<String> {
+pub(crate) fn word(message: &WorkerMessage) -> Option<String> {
     Some(match message.message.as_ref()? {
         Said::JobAccepted(_) => "accepted".to_owned(),
         Said::JobPrepared(_) => "prepared".to_owned(),
@@ -293,6 +321,24 @@ fn word(message: &WorkerMessage) -> Option<String> {
         Said::JobFailed(failed) => format!("failed {}", failed.reason),
         Said::JobRejected(rejected) => format!("rejected {}", rejected.code().as_str_name()),
         _ => return None,
+    })
+}
+
+/// News of a job in a few words.
+pub(crate) fn info_word(message: &WorkerMessage) -> Option<String> {
+    let Some(Said::JobInfo(info)) = &message.message else {
+        return None;
+    };
+    Some(match info.message.as_ref()? {
+        Info::ServiceStarted(service) => format!("started {}", service.service_name),
+        Info::ServiceRestarting(service) => format!("restarting {}", service.service_name),
+        Info::ContainerEvent(event) => format!("{}: {}", event.service_name, event.text),
+        Info::ComposeMessage(stage) => {
+            let name = stage.stage().as_str_name();
+            let name = name.rsplit('_').next().unwrap_or(name);
+            format!("{name} {}", stage.text)
+        }
+        Info::JobStatus(_) => return None,
     })
 }
 
@@ -421,6 +467,7 @@ pub(crate) fn shell(name: &str, line: &str) -> Service {
 pub(crate) struct WorkerProcess {
     child: Child,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     pub(crate) state_dir: PathBuf,
 }
 
@@ -431,36 +478,35 @@ impl WorkerProcess {
         runtime: &str,
         vcpus: &str,
     ) -> Self {
+        Self::spawn_with(state_dir, manager, runtime, vcpus, &[])
+    }
+
+    /// With more settings, from the environment.
+    pub(crate) fn spawn_with(
+        state_dir: &Path,
+        manager: &FakeManager,
+        runtime: &str,
+        vcpus: &str,
+        env: &[(&str, &str)],
+    ) -> Self {
+        let env: Vec<(String, String)> = env
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         let state = state_dir.display().to_string();
         let args = [&state, &manager.url, "grt_test", runtime, vcpus]
             .map(str::to_owned)
             .to_vec();
         Self {
-            child: spawn(&args, &[]),
+            child: spawn(&args, &env),
             args,
-            state_dir: state_dir.to_owned(),
-        }
-    }
-
-    /// A worker of the process runtime with these variables in its environment.
-    pub(crate) fn spawn_with(
-        state_dir: &Path,
-        manager: &FakeManager,
-        variables: &[(&str, &std::ffi::OsStr)],
-    ) -> Self {
-        let state = state_dir.display().to_string();
-        let args = [&state, &manager.url, "grt_test", "process", "2"]
-            .map(str::to_owned)
-            .to_vec();
-        Self {
-            child: spawn(&args, variables),
-            args,
+            env,
             state_dir: state_dir.to_owned(),
         }
     }
 
     pub(crate) fn spawn_another(&self) -> ExitStatus {
-        spawn(&self.args, &[]).wait().unwrap()
+        spawn(&self.args, &self.env).wait().unwrap()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -479,7 +525,14 @@ impl WorkerProcess {
     }
 
     pub(crate) fn start_again(&mut self) {
-        self.child = spawn(&self.args, &[]);
+        self.child = spawn(&self.args, &self.env);
+    }
+
+    /// Starts it again with other settings from the environment.
+    pub(crate) fn start_again_with(&mut self, env: &[(&str, &str)]) {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.env = env.iter().map(owned).collect();
+        self.start_again();
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
@@ -490,6 +543,11 @@ impl WorkerProcess {
     pub(crate) fn guard(&self) -> i32 {
         let lock = std::fs::read_to_string(self.state_dir.join("guard/lock")).unwrap();
         lock.trim_end().parse().unwrap()
+    }
+
+    /// Waits for its end and says which signal ended it.
+    pub(crate) fn wait_signal(&mut self) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&self.wait())
     }
 
     /// Number of the supervisor of a start.
@@ -539,10 +597,10 @@ impl Drop for WorkerProcess {
     }
 }
 
-fn spawn(args: &[String], variables: &[(&str, &std::ffi::OsStr)]) -> Child {
+fn spawn(args: &[String], env: &[(String, String)]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_greenroom-worker-testbin"))
         .args(args)
-        .envs(variables.iter().copied())
+        .envs(env.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::null())
         .spawn()
         .unwrap()

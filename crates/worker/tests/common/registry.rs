@@ -51,6 +51,11 @@ impl Registry {
 
     /// Makes an image that nobody has: busybox and a file of its own. Gives its reference.
     pub(crate) fn image(&self, name: &str) -> String {
+        self.image_of(name, 0)
+    }
+
+    /// One with so many bytes more in its layer.
+    pub(crate) fn image_of(&self, name: &str, bytes: u64) -> String {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir(path("bin")).unwrap();
@@ -58,28 +63,32 @@ impl Registry {
         std::os::unix::fs::symlink("busybox", path("bin/sh")).unwrap();
         std::os::unix::fs::symlink("busybox", path("bin/sleep")).unwrap();
         std::fs::write(path("own"), greenroom_auth::random::<32>()).unwrap();
+        let more = std::fs::File::create(path("more")).unwrap();
+        more.set_len(bytes).unwrap();
         let layer = tar(dir.path());
+        // A big one takes its time.
+        let own = digest(&layer);
         let config = format!(
             r#"{{"architecture":"amd64","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["{}"]}}}}"#,
-            digest(&layer)
+            own
         )
         .into_bytes();
-        let part = |kind: &str, bytes: &[u8]| {
+        let of_config = digest(&config);
+        let part = |kind: &str, bytes: &[u8], digest: &str| {
             format!(
-                r#"{{"mediaType":"application/vnd.docker.{kind}","size":{},"digest":"{}"}}"#,
+                r#"{{"mediaType":"application/vnd.docker.{kind}","size":{},"digest":"{digest}"}}"#,
                 bytes.len(),
-                digest(bytes)
             )
         };
         let manifest = format!(
             r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{},"layers":[{}]}}"#,
-            part("container.image.v1+json", &config),
-            part("image.rootfs.diff.tar.gzip", &layer)
+            part("container.image.v1+json", &config, &of_config),
+            part("image.rootfs.diff.tar.gzip", &layer, &own)
         )
         .into_bytes();
         let mut content = self.shared.content.lock().unwrap();
-        for bytes in [layer, config] {
-            let path = format!("/v2/{name}/blobs/{}", digest(&bytes));
+        for (bytes, digest) in [(layer, own), (config, of_config)] {
+            let path = format!("/v2/{name}/blobs/{digest}");
             content.insert(path, (bytes, "application/octet-stream"));
         }
         for tag in ["1".to_owned(), digest(&manifest)] {
@@ -163,10 +172,13 @@ async fn answer(mut socket: TcpStream, shared: Arc<Shared>) {
         None if path == "/v2/" => ("200 OK", b"{}".to_vec(), "application/json"),
         None => ("404 Not Found", missing.to_vec(), "application/json"),
     };
+    let digest = match path.contains("/manifests/") {
+        true => format!("Docker-Content-Digest: {}\r\n", digest(&bytes)),
+        false => String::new(),
+    };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nDocker-Content-Digest: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{digest}Connection: close\r\n\r\n",
         bytes.len(),
-        digest(&bytes)
     );
     let _ = socket.write_all(head.as_bytes()).await;
     if method != "HEAD" {

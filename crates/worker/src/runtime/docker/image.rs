@@ -12,11 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::pulls::Pulls;
 use crate::agent::RuntimeEvent;
+use crate::launch::Pinned;
 use crate::order::Refusal;
 use crate::runtime::{News, Trouble};
 
-/// Network trouble is met with new tries for this long (WORK-34).
-const TRIES_MAX: Duration = Duration::from_secs(300);
 /// Wait before the second try; it doubles up to the bound below.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
@@ -30,38 +29,65 @@ pub(super) enum Meaning {
     NotToBeHad,
     /// There is one, for no architecture of this node.
     OtherArchitecture,
+    /// There is no room for it; what was there of it is removed again.
+    DiskFull,
     /// It may go better next time.
     Trouble,
 }
 
-/// Pulls an image unless it is there; says whether it defines a health check. Each try that fails is
-/// told at once (WORK-37).
+/// An image that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Local {
+    /// By which the engine knows this one and no other, whatever its name means later.
+    pub(super) id: String,
+    /// By which registries know it; the id for one that came from none.
+    pub(super) digest: String,
+    /// It defines a health check.
+    pub(super) has_check: bool,
+}
+
+/// Pulls an image unless it is there, for so long where there is trouble (WORK-34). Each try that
+/// fails is told at once (WORK-37).
 pub(super) async fn make_local(
     docker: &Docker,
     pulls: &Pulls,
     reference: &str,
     (news, start_id): (&News, &StartId),
+    tries: Duration,
     cancel: &CancellationToken,
-) -> Result<bool, Trouble> {
-    let give_up = Instant::now() + TRIES_MAX;
+) -> Result<Local, Trouble> {
+    let give_up = Instant::now() + tries;
     let mut wait = AGAIN_FIRST;
     loop {
         let inspected = match docker.inspect_image(reference).await {
             Ok(image) => {
+                pulls.used(reference);
                 let check = image.config.and_then(|config| config.healthcheck);
                 let test = check.and_then(|check| check.test).unwrap_or_default();
-                return Ok(test.first().is_some_and(|kind| kind != "NONE"));
+                let id = image.id.unwrap_or_default();
+                let digests = image.repo_digests.unwrap_or_default();
+                let digest = digests.first().and_then(|text| text.split_once('@'));
+                return Ok(Local {
+                    digest: digest.map_or_else(|| id.clone(), |(_, digest)| digest.to_owned()),
+                    id,
+                    has_check: test.first().is_some_and(|kind| kind != "NONE"),
+                });
             }
             Err(Engine::DockerResponseServerError {
                 status_code: 404, ..
             }) => Ok(()),
             Err(error) => Err(error.to_string()),
         };
+        let urgent = pulls.urgent();
         let pulled = tokio::select! {
             pulled = pulls.begin(reference) => inspected.and(pulled),
             () = cancel.cancelled() => return Err(Trouble::Cancelled),
         };
-        let Err(text) = pulled else { continue };
+        drop(urgent);
+        let Err(text) = pulled else {
+            pulls.pulled(reference);
+            continue;
+        };
         let refuse = |code| {
             Err(Trouble::Refused(Refusal::new(
                 code,
@@ -72,6 +98,7 @@ pub(super) async fn make_local(
             Meaning::NotToBeHad => return refuse(RejectionCode::Image),
             // The order names no architecture, so this node fits it (WORK-34).
             Meaning::OtherArchitecture => return refuse(RejectionCode::InvalidSpec),
+            Meaning::DiskFull => return refuse(RejectionCode::Disk),
             Meaning::Trouble if Instant::now() + wait > give_up => {
                 return refuse(RejectionCode::Image);
             }
@@ -85,6 +112,15 @@ pub(super) async fn make_local(
         tokio::select! {
             () = tokio::time::sleep(wait) => wait = (wait * 2).min(AGAIN_MAX),
             () = cancel.cancelled() => return Err(Trouble::Cancelled),
+        }
+    }
+}
+
+impl From<Local> for Pinned {
+    fn from(local: Local) -> Self {
+        Self {
+            id: local.id,
+            digest: local.digest,
         }
     }
 }
@@ -121,6 +157,8 @@ pub(super) fn meaning(text: &str) -> Meaning {
         "invalid reference",
     ]) {
         Meaning::NotToBeHad
+    } else if says(&["no space left on device", "disk quota exceeded"]) {
+        Meaning::DiskFull
     } else {
         Meaning::Trouble
     }
@@ -167,6 +205,10 @@ mod tests {
                 Meaning::Trouble,
             ),
             ("net/http: TLS handshake timeout", Meaning::Trouble),
+            (
+                "failed to register layer: write /lib/x.so: no space left on device",
+                Meaning::DiskFull,
+            ),
             (
                 "received unexpected HTTP status: 503 Service Unavailable",
                 Meaning::Trouble,

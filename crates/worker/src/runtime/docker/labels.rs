@@ -19,6 +19,9 @@ const SPEC_HASH: &str = "greenroom.spec-hash";
 const SERVICES: &str = "greenroom.services";
 /// Dependencies and restart policy, so that a restarted worker goes on with them.
 const RULE: &str = "greenroom.rule";
+/// The image as the job names it, and the one that this meant.
+const IMAGE: &str = "greenroom.image";
+const DIGEST: &str = "greenroom.image-digest";
 
 /// Labels of the engine's API.
 pub(super) type Labels = HashMap<String, String>;
@@ -87,6 +90,10 @@ pub(super) fn of_service(marks: &Marks, launch: &Launch, service: &LaunchService
         greenroom_auth::hex(&Sha256::digest(spec)),
     );
     labels.insert(RULE.to_owned(), rule);
+    labels.insert(IMAGE.to_owned(), service.image.clone());
+    if let Some(pinned) = &service.pinned {
+        labels.insert(DIGEST.to_owned(), pinned.digest.clone());
+    }
     labels
 }
 

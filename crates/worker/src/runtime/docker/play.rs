@@ -119,6 +119,7 @@ impl Player {
                 self.watch(&name);
             }
             self.news.tell(&self.start_id, RuntimeEvent::Running).await;
+            self.feed(Input::Tick).await;
         }
         while !self.over {
             let deadline = self.machine.next_deadline();
@@ -178,6 +179,7 @@ impl Player {
                 info(JobInfoKind::ContainerEvent { service, text })
             }
             Step::Running => RuntimeEvent::Running,
+            Step::Ready(ready) => RuntimeEvent::Ready(ready),
             Step::Failing(failure) => {
                 let why = with_last_lines(&failure.why, &self.log_dir, &failure.service);
                 RuntimeEvent::Failing(format!("service {}: {why}", failure.service))
@@ -242,7 +244,7 @@ impl Player {
         }
         let (docker, dir, limits) = (self.docker.clone(), self.log_dir.clone(), self.limits);
         let service = name.to_owned();
-        let log = tokio::spawn(async move { copy_log(&docker, &id, dir, &service, limits).await });
+        let log = tokio::spawn(async move { copy_log(&docker, &id, &dir, &service, limits).await });
         self.logs.insert(name.to_owned(), log);
     }
 
@@ -348,14 +350,54 @@ async fn becomes_healthy(docker: &Docker, id: &str) -> bool {
     }
 }
 
-/// Copies a container's output to the service's log until it ends.
+/// Copies a container's output to the service's log until the container has ended. An engine that
+/// goes away, or breaks off, is asked for the rest when it answers again.
+async fn copy_log(docker: &Docker, id: &str, dir: &Path, service: &str, limits: LogLimits) {
+    let mut is_last = false;
+    loop {
+        let whole = follow_log(docker, id, dir, service, limits).await;
+        match is_live(docker, id).await {
+            Ok(false) if whole || is_last => return,
+            // Broken off with its end: what it said last is asked for once more.
+            Ok(false) => is_last = true,
+            Err(Engine::DockerResponseServerError {
+                status_code: 404, ..
+            }) => return,
+            Ok(true) | Err(_) => tokio::time::sleep(ENGINE_AGAIN).await,
+        }
+    }
+}
+
+/// Whether a container runs.
+async fn is_live(docker: &Docker, id: &str) -> Result<bool, Engine> {
+    let inspected = docker
+        .inspect_container(id, None::<InspectContainerOptions>)
+        .await?;
+    let status = inspected.state.and_then(|state| state.status);
+    Ok(matches!(
+        status,
+        Some(
+            ContainerStateStatusEnum::RUNNING
+                | ContainerStateStatusEnum::PAUSED
+                | ContainerStateStatusEnum::RESTARTING
+        )
+    ))
+}
+
+/// Copies output as long as the engine tells of it; false when it broke off.
 ///
 /// The engine begins at a whole second and tells the time of each line, so what the log has already
 /// is passed over, each stream by itself.
-async fn copy_log(docker: &Docker, id: &str, dir: PathBuf, service: &str, limits: LogLimits) {
-    let written = Written::in_log(&log_path(&dir, service));
-    let Ok(mut log) = LogFile::open(&dir, service, limits) else {
-        return;
+async fn follow_log(
+    docker: &Docker,
+    id: &str,
+    dir: &Path,
+    service: &str,
+    limits: LogLimits,
+) -> bool {
+    let written = Written::in_log(&log_path(dir, service));
+    let Ok(mut log) = LogFile::open(dir, service, limits) else {
+        return false;
     };
     let options = LogsOptions {
         follow: true,
@@ -369,7 +411,12 @@ async fn copy_log(docker: &Docker, id: &str, dir: PathBuf, service: &str, limits
     let mut framers = [Output::Stdout, Output::Stderr].map(|output| (output, Framer::new(output)));
     let mut said = std::pin::pin!(docker.logs(id, Some(options)));
     let mut lines = Vec::new();
-    while let Some(Ok(chunk)) = said.next().await {
+    let mut whole = true;
+    while let Some(chunk) = said.next().await {
+        let Ok(chunk) = chunk else {
+            whole = false;
+            break;
+        };
         let wanted = match chunk {
             LogOutput::StdErr { .. } => Output::Stderr,
             _ => Output::Stdout,
@@ -390,6 +437,7 @@ async fn copy_log(docker: &Docker, id: &str, dir: PathBuf, service: &str, limits
         framer.finish(&mut lines);
     }
     let _ = log.write(&lines);
+    whole
 }
 
 /// What a log holds already: the time of the last line of each stream.

@@ -1,7 +1,12 @@
 //! The Docker runtime against a real engine. Registered only with the feature `docker-tests`; then an
 //! engine must answer (`scripts/docker-engine`) and hold the image of `scripts/test-image`.
 
+mod cloud;
+#[path = "../common/mod.rs"]
 mod common;
+mod engine;
+mod faults;
+mod machine;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -66,6 +71,13 @@ async fn scene() -> Scene {
         worker,
         stream,
     }
+}
+
+/// Runs a command of the host, which must succeed.
+fn host(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status();
+    assert!(status.unwrap().success(), "{line}");
 }
 
 fn docker(args: &[&str]) -> String {
@@ -236,7 +248,7 @@ async fn failures_carry_the_last_lines_and_stubborn_containers_are_killed() {
     assert!(scene.is_gone("s2"));
 }
 
-// spec: WORK-21, WORK-35
+// spec: WORK-21, WORK-35, HARDM-45
 #[tokio::test]
 async fn a_port_taken_at_the_bind_removes_everything_and_rejects() {
     let mut scene = scene().await;
