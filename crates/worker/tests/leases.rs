@@ -120,8 +120,8 @@ async fn scene_with_guard(guards: &mut Option<Pipe>) -> Scene {
     *guards = Some(pipe);
     let mut manager = FakeManager::start().await;
     let state = dir.path().join("state");
-    let variables = [("TESTBIN_GUARD", program.as_os_str())];
-    let worker = WorkerProcess::spawn_with(&state, &manager, &variables);
+    let variables = [("TESTBIN_GUARD", program.to_str().unwrap())];
+    let worker = WorkerProcess::spawn_with(&state, &manager, "process", "2", &variables);
     let stream = manager.meet(1, 0).await;
     Scene {
         manager,
