@@ -36,6 +36,8 @@ enum Key {
     Audit,
     /// What concerns the fleet as a whole.
     Fleet,
+    /// The pause of all leases.
+    Leases,
     /// A namespace of the key/value store.
     Namespace(String),
 }
@@ -216,6 +218,8 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         Call::SetNodeIdleExpiry { node_id, .. } => vec![node(node_id)],
         Call::SetClusterNodePool { node_id, .. } => vec![node(node_id)],
         Call::RotateClusterNodeToken(node_id) => vec![node(node_id)],
+        Call::RenewBundleLease { bundle_id, .. } => vec![bundle(bundle_id)],
+        Call::PauseLeases { .. } | Call::ResumeLeases { .. } => vec![(Key::Leases, Alone)],
         Call::AppendAuditEntry { .. } | Call::PruneAuditLog { .. } => vec![(Key::Audit, Alone)],
         Call::PublishDiscoveryFleet { .. }
         | Call::RotateDiscoveryTierSecret { .. }

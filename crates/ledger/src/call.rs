@@ -191,6 +191,11 @@ impl Ledger {
             } => self.rotate_discovery(out, step, new_tier_secret.0, fresh),
             Call::PublishAccessReplica(replica) => self.publish_replica(out, *replica, fresh),
             Call::ReloadExternalConfig => self.reload(out, fresh),
+            Call::RenewBundleLease { bundle_id, ttl_ms } => {
+                self.renew_bundle_lease(out, &bundle_id, ttl_ms)
+            }
+            Call::PauseLeases { reason, by } => self.pause_leases(out, &reason, &by, actor),
+            Call::ResumeLeases { by } => self.resume_leases(out, &by, actor),
             Call::AbortMigration {
                 job_id,
                 source_role,

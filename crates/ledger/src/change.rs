@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use greenroom_types::call::{AuditEntry, CallResult};
 use greenroom_types::job::JobWithHistory;
+use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 
@@ -26,7 +27,7 @@ pub struct Applied {
     pub orders: Vec<Order>,
     /// For the store, in the same transaction; a later change of a key wins.
     pub rows: Vec<RowChange>,
-    /// What the [`crate::Keeper`] has to look at again.
+    /// What the [`crate::Keeper`] and the [`crate::LeaseClock`] have to look at again.
     pub touched: Vec<Subject>,
 }
 
@@ -61,6 +62,12 @@ pub enum Subject {
     Instance(StartId),
     /// A bundle.
     Bundle(BundleId),
+    /// The lease of a key, which the [`crate::LeaseClock`] has to look at.
+    Lease(InstanceKey),
+    /// The lease of a bundle, likewise.
+    BundleLease(BundleId),
+    /// The pause of all leases, likewise.
+    LeasePause,
 }
 
 /// One row to write or remove.

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use greenroom_types::call::Call;
+use greenroom_types::node::InstanceKey;
 use greenroom_types::overrides::Overrides;
 use greenroom_types::{BundleId, NodeId, Payload, StartId, Wall};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,9 @@ pub struct Open {
     pub renew: bool,
     /// Settings to put in force; none keeps those in force.
     pub config: Option<Box<Config>>,
+    /// Generation of the store that it is served from: fencing numbers begin above it (LEASE-02).
+    #[serde(default)]
+    pub generation: u64,
 }
 
 /// A call with what it needs besides its arguments.
@@ -201,6 +205,31 @@ pub enum Due {
     Idle {
         /// The node.
         node_id: NodeId,
+        /// What was waited for.
+        mark: u64,
+    },
+    /// A lease was not refreshed for its time (LEASE-07); nothing happens if it took a turn since.
+    LeaseLost {
+        /// Its key.
+        key: InstanceKey,
+        /// Its holder.
+        start_id: StartId,
+        /// What was waited for.
+        mark: u64,
+    },
+    /// A lost holder runs no more, by all that clocks can tell (LEASE-08).
+    LeaseOver {
+        /// Its key.
+        key: InstanceKey,
+        /// The holder that was lost.
+        start_id: StartId,
+        /// What was waited for.
+        mark: u64,
+    },
+    /// A bundle's lease was not renewed for its time (LEASE-15).
+    BundleLeaseOver {
+        /// The bundle.
+        bundle_id: BundleId,
         /// What was waited for.
         mark: u64,
     },

@@ -53,6 +53,10 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::DeregisterClusterNode(_)
         | Call::AbortMigration { .. }
         | Call::PruneAuditLog { .. }
+        | Call::PauseLeases { .. }
+        | Call::ResumeLeases { .. }
+        // One that is refused would have its bundle deleted.
+        | Call::RenewBundleLease { .. }
         // What is on the air must be able to go on elsewhere: a start takes a few hundred bytes.
         | Call::StartJob(_)
         | Call::StartPreparedJob { .. } => false,
@@ -133,6 +137,7 @@ mod tests {
                 epoch: "e".to_owned(),
                 renew: false,
                 config: None,
+                generation: 1,
             }),
             Command::Link {
                 node_id: "n".into(),

@@ -90,6 +90,7 @@ impl Ledger {
 
     pub(crate) fn worker_job(&self, instance: &Instance) -> Option<WorkerJob> {
         let view = &self.jobs.get(&instance.key.job_id)?.view;
+        let (lease, fence) = self.fencing(instance);
         Some(WorkerJob {
             job: Arc::new(view.job.clone()),
             instance: instance.instance_ref(),
@@ -99,6 +100,8 @@ impl Ledger {
             migration_id: instance.migration_id.clone(),
             migration_state: instance.migration_state.clone(),
             media_image: instance.media_image.clone(),
+            lease,
+            fence,
             requirements: view
                 .job
                 .auto_placement
@@ -193,6 +196,7 @@ impl Ledger {
             out.orders.extend(self.stop_order(start_id, grace_ms));
         }
         if fate == Fate::Lost {
+            self.lose_lease(out, start_id);
             self.abort_lost_migration(out, start_id);
         }
         self.after_end(out, &job_id);
@@ -239,6 +243,17 @@ impl Ledger {
 
     /// Records that an instance and its remains are gone.
     pub(crate) fn end_instance(&mut self, out: &mut Out, start_id: &StartId) {
+        self.release_lease(out, start_id);
+        self.end_record(out, start_id);
+    }
+
+    /// Records an instance as stopped of which nobody knows whether it is gone: its lease runs on.
+    pub(crate) fn end_unseen(&mut self, out: &mut Out, start_id: &StartId) {
+        self.lose_lease(out, start_id);
+        self.end_record(out, start_id);
+    }
+
+    fn end_record(&mut self, out: &mut Out, start_id: &StartId) {
         self.append_at(out, start_id, HistoryKind::Stopped);
         if let Some(job_id) = self.forget_instance(out, start_id) {
             self.refresh_pending_restart(&job_id);

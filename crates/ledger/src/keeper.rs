@@ -226,6 +226,8 @@ impl Keeper {
                     self.set(now.mono, subject, Vec::new());
                     self.set_stop(ledger, bundle_id);
                 }
+                // The lease clock's.
+                Subject::Lease(_) | Subject::BundleLease(_) | Subject::LeasePause => {}
             }
         }
     }
@@ -441,6 +443,7 @@ impl Keeper {
                 self.armed.remove(subject);
                 self.set_stop(ledger, bundle_id);
             }
+            Subject::Lease(_) | Subject::BundleLease(_) | Subject::LeasePause => {}
         }
     }
 

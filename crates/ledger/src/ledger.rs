@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::overrides::Overrides;
+use greenroom_types::stream::LeasePause;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 use serde_json::json;
 
@@ -16,6 +17,7 @@ use crate::command::{Command, Due, Open};
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::kv::KvSpace;
+use crate::lease::{BundleLease, Lease};
 use crate::out::Out;
 use crate::replica::Replica;
 use crate::rows::LoadError;
@@ -40,6 +42,11 @@ pub struct Ledger {
     pub(crate) discovery: Option<Discovery>,
     pub(crate) replica: Option<Replica>,
     pub(crate) overrides: Overrides,
+    /// Fencing number of the latest grant (LEASE-02).
+    pub(crate) fence: u64,
+    pub(crate) leases: BTreeMap<InstanceKey, Lease>,
+    pub(crate) bundle_leases: BTreeMap<BundleId, BundleLease>,
+    pub(crate) lease_pause: Option<LeasePause>,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
@@ -100,6 +107,9 @@ impl Ledger {
             self.epoch = open.epoch;
             self.seq = 0;
         }
+        // A forced generation goes on from a state that others may have been ahead of, so that their
+        // numbers must not come again (LEASE-02).
+        self.fence = self.fence.max(open.generation << 32);
         if let Some(config) = open.config {
             self.config = *config;
         }
@@ -128,6 +138,19 @@ impl Ledger {
             }
             Due::ForgetNode(node_id) => self.forget_node(out, &node_id),
             Due::Idle { node_id, mark } => self.idle_over(out, &node_id, mark),
+            Due::LeaseLost {
+                key,
+                start_id,
+                mark,
+            } => self.lease_lost(out, &key, &start_id, mark),
+            Due::LeaseOver {
+                key,
+                start_id,
+                mark,
+            } => self.lease_over(out, &key, &start_id, mark),
+            Due::BundleLeaseOver { bundle_id, mark } => {
+                self.bundle_lease_over(out, &bundle_id, mark)
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The Manager's replicated state machine: commands in; outcome, changes, orders and rows out.
 //!
 //! [`Ledger`] is the state: jobs, instances, nodes, slots, bundles. It is pure and deterministic: no
-//! clock, no random source, no input or output. Beside it stand two companions that are not
-//! replicated: [`Keeper`] owns the deadlines, [`Subscriber`] one client's view of the changes. The
-//! Manager drives all three with real clocks and sockets, the simulator in virtual time.
+//! clock, no random source, no input or output. Beside it stand three companions that are not
+//! replicated: [`Keeper`] owns the deadlines, [`LeaseClock`] knows since when leases run, [`Subscriber`]
+//! is one client's view of the changes. The Manager drives all four with real clocks and sockets, the simulator in virtual time.
 
 mod audit;
 mod bundle;
@@ -20,6 +20,7 @@ mod instance;
 mod job;
 mod keeper;
 mod kv;
+mod lease;
 mod ledger;
 mod migration;
 mod node;
@@ -51,6 +52,7 @@ pub use config::{Config, Limits, Provider};
 pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
 pub use kv::KvSpace;
+pub use lease::{BundleLease, Lease, LeaseClock, LeaseState, LeaseWakeup, PauseWarning, Refreshed};
 pub use ledger::Ledger;
 pub use migration::check_payload;
 pub use order::{
@@ -62,5 +64,7 @@ pub use replica::key_mark;
 pub use report::{Finding, Hello, HelloInstance, Report};
 pub use rows::LoadError;
 pub use search::{DateComparison, JobFilter, TextComparison};
-pub use state::{Awaiting, Instance, InstanceStop, JobRecord, Node, NodeStop, Notice, Slot};
+pub use state::{
+    Awaiting, Instance, InstanceStop, JobRecord, LEASES_MINOR, Node, NodeStop, Notice, Slot,
+};
 pub use subscriber::{Subscriber, Wish};

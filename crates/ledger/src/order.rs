@@ -5,7 +5,7 @@
 
 use greenroom_types::bundle::Requirements;
 use greenroom_types::call::{CreateAwsNode, CreateOciNode, InstanceRef};
-use greenroom_types::job::{Job, StopReason};
+use greenroom_types::job::{Job, LeasePolicy, StopReason};
 use greenroom_types::{MigrationId, Millis, NodeId, Payload, StartId, Tags, Wall};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -93,6 +93,13 @@ pub enum WorkerOrder {
     },
     /// The node's tags.
     Tags(Tags),
+    /// Leases stand still, or run again (LEASE-10, LEASE-12).
+    LeasesPaused {
+        /// True when they stand still.
+        paused: bool,
+        /// Why.
+        reason: String,
+    },
     /// What is the node's of the discovery fleet (DISC-03).
     Discovery(Arc<DiscoveryOrder>),
     /// The access roles (REPL-01). The worker's line chooses the part that it lacks.
@@ -170,6 +177,10 @@ pub struct WorkerJob {
     pub migration_state: Option<Payload>,
     /// Image of the media runtime, empty for none (JOB-30).
     pub media_image: String,
+    /// Its lease, as it was granted.
+    pub lease: Option<LeasePolicy>,
+    /// Its fencing number, 0 without lease.
+    pub fence: u64,
     /// What the worker checks before it accepts (WORK-30).
     pub requirements: Requirements,
 }
@@ -229,7 +240,8 @@ impl WorkerOrder {
             | Self::Shutdown { .. }
             | Self::Tags(_)
             | Self::Discovery(_)
-            | Self::AccessReplica(_) => None,
+            | Self::AccessReplica(_)
+            | Self::LeasesPaused { .. } => None,
         }
     }
 }

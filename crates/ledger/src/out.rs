@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_types::call::{AuditEntry, CallResult};
+use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, NodeId, StartId, Wall};
 
@@ -38,8 +39,11 @@ pub(crate) struct Out {
     pub(crate) appended: Vec<Arc<AuditEntry>>,
     /// Namespace and key.
     pub(crate) kv: BTreeSet<(String, String)>,
-    /// Instances to look at again although nothing in them changed.
-    pub(crate) touched: BTreeSet<StartId>,
+    pub(crate) leases: BTreeSet<InstanceKey>,
+    pub(crate) bundle_leases: BTreeSet<BundleId>,
+    pub(crate) lease_pause: bool,
+    /// What deadlines are to be looked at for besides, though no row of its own changed.
+    touched: BTreeSet<Subject>,
     /// History rows written or removed.
     pub(crate) entries: BTreeSet<(JobId, u64)>,
     pub(crate) jobs: BTreeSet<JobId>,
@@ -80,6 +84,9 @@ impl Out {
             audit: BTreeSet::new(),
             appended: Vec::new(),
             kv: BTreeSet::new(),
+            leases: BTreeSet::new(),
+            bundle_leases: BTreeSet::new(),
+            lease_pause: false,
             touched: BTreeSet::new(),
             entries: BTreeSet::new(),
             jobs: BTreeSet::new(),
@@ -104,8 +111,20 @@ impl Out {
             && self.bundles.is_empty()
             && self.tombstones.is_empty());
         let fleet = self.discovery || self.replica || self.overrides;
+        let leases = self.lease_pause || !(self.leases.is_empty() && self.bundle_leases.is_empty());
         let rest = !(self.kv.is_empty() && self.kv_heads.is_empty() && self.orders.is_empty());
-        records || jobs || fleet || rest || !self.announced.is_empty()
+        records || jobs || fleet || leases || rest || !self.announced.is_empty()
+    }
+
+    /// Deadlines of this are to be looked at again.
+    pub(crate) fn look_at(&mut self, subject: Subject) {
+        self.touched.insert(subject);
+    }
+
+    /// Deadlines of these instances are to be looked at again.
+    pub(crate) fn look_at_all(&mut self, starts: &BTreeSet<StartId>) {
+        self.touched
+            .extend(starts.iter().cloned().map(Subject::Instance));
     }
 
     /// Keeps a place for an event that is to be told before what follows.
@@ -172,15 +191,11 @@ impl Ledger {
             });
         }
         let rows = self.rows_of(&out);
-        out.touched.extend(out.instances.iter().cloned());
-        let touched = out
-            .nodes
-            .iter()
-            .cloned()
-            .map(Subject::Node)
-            .chain(out.touched.into_iter().map(Subject::Instance))
-            .chain(out.bundles.iter().cloned().map(Subject::Bundle))
-            .collect();
+        let mut touched = out.touched;
+        touched.extend(out.nodes.into_iter().map(Subject::Node));
+        touched.extend(out.instances.into_iter().map(Subject::Instance));
+        touched.extend(out.bundles.into_iter().map(Subject::Bundle));
+        let touched = touched.into_iter().collect();
         Applied {
             outcome,
             registered: out.registered,

@@ -158,7 +158,10 @@ impl Ledger {
         Some(BundleStatus {
             bundle: (**bundle).clone(),
             jobs,
-            lease_expires_at: None,
+            lease_expires_at: self
+                .bundle_lease(bundle_id)
+                .filter(|_| self.lease_pause.is_none())
+                .map(|lease| lease.renewed_at + lease.ttl_ms),
         })
     }
 

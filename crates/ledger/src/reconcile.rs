@@ -7,7 +7,7 @@ use greenroom_types::call::{CallResult, InstanceRef, Reply};
 use greenroom_types::job::{HistoryKind, JobState, StopReason};
 use greenroom_types::node::{InstanceState, NodeState};
 use greenroom_types::stream::StreamEvent;
-use greenroom_types::{NodeId, StartId};
+use greenroom_types::{Millis, NodeId, StartId};
 
 use crate::instance::Fate;
 use crate::job::GRACE;
@@ -59,6 +59,9 @@ impl Ledger {
             self.node_is_heard(out, node_id, state);
         }
         self.reconcile(out, node_id, hello.instances, outstanding);
+        if self.lease_pause.is_some() || hello.leases_paused {
+            self.order_pause(out, node_id);
+        }
         if ends {
             // It was told to end and has not, or could not be told.
             let park = !self.slots.get(node_id).is_some_and(|slot| slot.leaving);
@@ -148,7 +151,7 @@ impl Ledger {
             }
         }
         for (_, item) in found {
-            stop_unknown(out, node_id, item.instance);
+            stop_found(out, node_id, item);
         }
         if let Some(node) = self.nodes.get_mut(node_id) {
             node.awaiting = outstanding
@@ -167,7 +170,7 @@ impl Ledger {
         };
         if instance.key != item.instance.key {
             let node_id = instance.node_id.clone();
-            stop_unknown(out, &node_id, item.instance);
+            stop_found(out, &node_id, item);
             return;
         }
         instance.delivered = true;
@@ -178,8 +181,10 @@ impl Ledger {
             .get(&item.instance.key.job_id)
             .is_none_or(|record| record.deleting || record.view.state == JobState::Post);
         if instance.state == InstanceState::Lost {
+            let instance = &self.instances[start_id];
             let wanted = !over
                 && !instance.ending
+                && !self.is_superseded(instance)
                 && instance.stop.is_none_or(|stop| !stop.order)
                 && !self.live.contains_key(&instance.key);
             if wanted {
@@ -228,6 +233,7 @@ impl Ledger {
         instance.told_stopping = false;
         let copy = instance.clone();
         self.index_instance(&copy);
+        self.take_lease_back(out, start_id);
         out.instances.insert(start_id.clone());
         if let Some(record) = self.jobs.get_mut(&job_id)
             && record.view.state == JobState::Pre
@@ -251,11 +257,21 @@ impl Ledger {
 
     /// A lost instance is there again and is not wanted any more.
     fn stop_returned(&mut self, out: &mut Out, start_id: &StartId) {
+        let superseded = self
+            .instances
+            .get(start_id)
+            .is_some_and(|instance| self.is_superseded(instance));
         let Some(instance) = self.instances.get_mut(start_id) else {
             return;
         };
         let asked = instance.stop.filter(|stop| stop.order);
-        let grace_ms = asked.map_or(GRACE, |stop| stop.grace_ms);
+        let (grace_ms, reason) = if superseded {
+            // Somebody else may run now (LEASE-12).
+            (Millis(0), StopReason::LeaseLost)
+        } else {
+            let grace_ms = asked.map_or(GRACE, |stop| stop.grace_ms);
+            (grace_ms, StopReason::UnknownJob)
+        };
         instance.state = InstanceState::Stopping;
         instance.ending = true;
         let (job_id, node_id) = (instance.key.job_id.clone(), instance.node_id.clone());
@@ -270,7 +286,7 @@ impl Ledger {
             WorkerOrder::Stop {
                 instance: instance_ref,
                 grace_ms,
-                reason: StopReason::UnknownJob,
+                reason,
             },
         );
         // Its job's delete no longer waits for it: the worker is told, and its start id remembered.
@@ -319,6 +335,23 @@ impl Ledger {
             self.reconcile_missing(out, &start_id);
         }
     }
+}
+
+/// Ends what a hello tells of and nobody expects there: at once where it is leased, for somebody else
+/// may hold its lease (LEASE-12).
+fn stop_found(out: &mut Out, node_id: &NodeId, item: HelloInstance) {
+    if item.fence == 0 {
+        stop_unknown(out, node_id, item.instance);
+        return;
+    }
+    out.order(
+        node_id,
+        WorkerOrder::Stop {
+            instance: item.instance,
+            grace_ms: Millis(0),
+            reason: StopReason::LeaseLost,
+        },
+    );
 }
 
 /// Tells a worker to stop a start that the Manager does not know, or no longer wants.

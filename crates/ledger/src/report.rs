@@ -108,6 +108,8 @@ pub struct Hello {
     pub instances: Vec<HelloInstance>,
     /// Newest number in the worker's journal; reports up to it that were not acknowledged follow.
     pub last_report_id: u64,
+    /// The worker takes leases for paused.
+    pub leases_paused: bool,
 }
 
 /// An instance as a worker finds it on its machine.
@@ -120,6 +122,9 @@ pub struct HelloInstance {
     pub state: InstanceState,
     /// Its ports.
     pub ports: PortMappings,
+    /// Its fencing number, 0 without lease.
+    #[serde(default)]
+    pub fence: u64,
 }
 
 /// What a provider says about a machine.

@@ -25,6 +25,9 @@ use crate::report::Report;
 use crate::state::Notice;
 use crate::tags::INTERRUPTION;
 
+/// How the reason begins that a worker gives for an instance whose lease ran out there (LEASE-04).
+const LEASE_LOST: &str = "LEASE_LOST";
+
 // === impl Ledger ===
 
 impl Ledger {
@@ -91,11 +94,10 @@ impl Ledger {
             Report::Stopped {
                 instance,
                 completed,
-            } => {
-                if let Some(start_id) = self.known(node_id, &instance) {
-                    self.instance_stopped(out, &start_id, completed);
-                }
-            }
+            } => match self.known(node_id, &instance) {
+                Some(start_id) => self.instance_stopped(out, &start_id, completed),
+                None => self.release_unrecorded(out, node_id, &instance),
+            },
             Report::Failed { instance, reason } => {
                 if let Some(start_id) = self.known(node_id, &instance) {
                     self.instance_failed(out, &start_id, &reason);
@@ -232,16 +234,21 @@ impl Ledger {
 
     fn instance_failed(&mut self, out: &mut Out, start_id: &StartId, reason: &str) {
         // A stop that was recorded first stays the one entry (HARDM-10).
-        if self
-            .instances
-            .get(start_id)
-            .is_some_and(|instance| instance.stop.is_none())
+        if let Some(instance) = self.instances.get(start_id)
+            && instance.stop.is_none()
         {
+            let lost = reason
+                .strip_prefix(LEASE_LOST)
+                .filter(|_| instance.fence > 0);
+            let (why, text) = match lost {
+                Some(text) => (StopReason::LeaseLost, text.trim_start_matches([':', ' '])),
+                None => (StopReason::JobFailed, reason),
+            };
             self.stop_instance(
                 out,
                 start_id,
-                StopReason::JobFailed,
-                &cut(reason, REASON_BYTES),
+                why,
+                &cut(text, REASON_BYTES),
                 GRACE,
                 Fate::Ending { tell: false },
             );
@@ -390,7 +397,7 @@ impl Ledger {
             GRACE,
             Fate::Ending { tell: false },
         );
-        self.end_instance(out, start_id);
+        self.end_unseen(out, start_id);
         out.orders.push(Order::Close {
             node_id,
             redial: true,

@@ -9,12 +9,14 @@ use greenroom_types::bundle::Bundle;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryEntry, Job, JobState, JobWithHistory, TerminalState};
 use greenroom_types::kv::KvEntry;
+use greenroom_types::node::InstanceKey;
 use greenroom_types::{BundleId, JobId, NodeId, StartId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Row, RowChange};
 use crate::kv::KvHead;
+use crate::lease::{BundleLease, Lease};
 use crate::ledger::Ledger;
 use crate::out::Out;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
@@ -41,6 +43,9 @@ const DISCOVERY: &str = "discovery";
 const REPLICA: &str = "access_replica";
 const REPLICA_SNAPSHOT: &str = "access_snapshot";
 const OVERRIDES: &str = "overrides";
+const LEASE: &str = "lease";
+const BUNDLE_LEASE: &str = "bundle_lease";
+const LEASE_PAUSE: &str = "lease_pause";
 
 /// A row that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +109,8 @@ struct Meta {
     epoch: String,
     seq: u64,
     next_request: u64,
+    #[serde(default)]
+    fence: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,6 +143,11 @@ fn entry_key(job_id: &JobId, seq: u64) -> String {
     format!("{job_id}|{seq:016x}")
 }
 
+fn lease_key(key: &InstanceKey) -> String {
+    // `|` stands in no job id.
+    format!("{}|{}", key.job_id, key.role)
+}
+
 fn kv_key(namespace: &str, key: &str) -> String {
     // `|` stands in no namespace.
     format!("{namespace}|{key}")
@@ -154,6 +166,7 @@ impl Ledger {
                 epoch: self.epoch.clone(),
                 seq: self.seq,
                 next_request: self.next_request,
+                fence: self.fence,
             };
             put(META, "ledger".to_owned(), Some(json(&meta)));
         }
@@ -220,6 +233,17 @@ impl Ledger {
             let entry = self.kv.get(namespace).and_then(|space| space.get(key));
             put(KV, kv_key(namespace, key), entry.as_ref().map(json));
         }
+        for key in &out.leases {
+            put(LEASE, lease_key(key), self.leases.get(key).map(json));
+        }
+        for id in &out.bundle_leases {
+            let lease = self.bundle_leases.get(id).map(json);
+            put(BUNDLE_LEASE, id.to_string(), lease);
+        }
+        if out.lease_pause {
+            let pause = self.lease_pause.as_ref().map(json);
+            put(LEASE_PAUSE, "ledger".to_owned(), pause);
+        }
         if !out.audit.is_empty() {
             let head = json(self.audit.head());
             put(AUDIT_HEAD, "ledger".to_owned(), Some(head));
@@ -284,6 +308,7 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 ledger.epoch = meta.epoch;
                 ledger.seq = meta.seq;
                 ledger.next_request = meta.next_request;
+                ledger.fence = meta.fence;
             }
             CONFIG => ledger.config = read(&row)?,
             JOB => {
@@ -342,6 +367,15 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 let space = ledger.kv.entry(namespace.to_owned()).or_default();
                 space.put(entry.key, Some(entry.value), entry.revision);
             }
+            LEASE => {
+                let lease: Lease = read(&row)?;
+                ledger.leases.insert(lease.key.clone(), lease);
+            }
+            BUNDLE_LEASE => {
+                let lease: BundleLease = read(&row)?;
+                ledger.bundle_leases.insert(BundleId::new(&row.key), lease);
+            }
+            LEASE_PAUSE => ledger.lease_pause = Some(read(&row)?),
             AUDIT_HEAD => ledger.audit.set_head(read(&row)?),
             AUDIT => ledger.audit.take(read(&row)?),
             DISCOVERY => ledger.discovery = Some(read(&row)?),

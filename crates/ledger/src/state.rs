@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::order::MachineSpec;
 
+/// The minor of the protocol with which leases came (HELLO-05).
+pub const LEASES_MINOR: u32 = 6;
+
 /// A job: its public face, and what is in progress on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRecord {
@@ -86,6 +89,9 @@ pub struct Instance {
     pub aborts: Vec<(MigrationId, String)>,
     /// Migration signals passed on (MGR-11).
     pub signals: BTreeSet<(MigrationId, String)>,
+    /// Fencing number of a leased start, 0 without lease (LEASE-02).
+    #[serde(default)]
+    pub fence: u64,
     /// Role and node as last known, for entries after the node's record is gone (HIST-03).
     pub at: At,
 }
@@ -335,6 +341,11 @@ impl Node {
     /// Its worker said hello and is heard.
     pub fn is_running(&self) -> bool {
         self.state == NodeState::Running
+    }
+
+    /// Its worker is heard and knows of leases (HELLO-05).
+    pub fn hears_pauses(&self) -> bool {
+        self.is_running() && self.protocol_minor >= LEASES_MINOR
     }
 
     /// It was given up and may still come back (MNODE-13).

@@ -147,6 +147,18 @@ impl Subscriber {
                 })
             }));
         }
+        let paused = ledger.lease_pause();
+        events.extend(
+            ledger
+                .leases()
+                .map(|lease| StreamEvent::LeaseChanged(lease.info(paused.is_some()))),
+        );
+        events.extend(paused.map(|pause| StreamEvent::LeasesPaused {
+            paused: true,
+            reason: pause.reason.clone(),
+            by: pause.by.clone(),
+            since: Some(pause.since),
+        }));
         let published = self.wish.client_protocol == 0;
         events.push(StreamEvent::InitialDataComplete(
             health

@@ -178,6 +178,21 @@ impl Ledger {
                 json!({"version": replica.version}),
             ),
             Call::ReloadExternalConfig => told("reload_external_config", json!({})),
+            Call::PauseLeases { reason, by } => {
+                told("pause_leases", json!({"reason": reason, "by": by}))
+            }
+            Call::ResumeLeases { by } => told("resume_leases", json!({"by": by})),
+            // A renewal that changes nothing comes every few seconds.
+            Call::RenewBundleLease { bundle_id, ttl_ms } => {
+                let held = self.bundle_lease(bundle_id).map(|lease| lease.ttl_ms);
+                if held == Some(*ttl_ms) {
+                    return None;
+                }
+                told(
+                    "renew_bundle_lease",
+                    json!({"bundle": bundle_id, "ttlMs": ttl_ms.0}),
+                )
+            }
             // Steps of a migration change nothing here and reach no log (MGR-05).
             Call::NotifyMigrationGetState { .. }
             | Call::NotifyMigrationCutoverReady { .. }

@@ -150,6 +150,7 @@ impl Run {
                 history_max_entries: 100,
                 ..Config::default()
             })),
+            generation: 1,
         }));
         run
     }
@@ -441,6 +442,7 @@ impl Run {
                 instance: instance.clone(),
                 state: states[(bit + usize::from(mask)) % 4],
                 ports: BTreeMap::new(),
+                fence: 0,
             })
             .collect();
         let last_report_id = self.reports.get(&at).copied().unwrap_or(0) + u64::from(outstanding);

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_ledger::{Command, Keeper, Line};
+use greenroom_ledger::{Command, Keeper, Line, PauseWarning};
 use greenroom_store::OutputReceiver;
 use greenroom_types::{Mono, NodeId, StartId};
 use tokio::sync::mpsc;
@@ -74,7 +74,9 @@ impl Conductor {
 
     fn next_look(&self) -> tokio::time::Instant {
         let latest = tokio::time::Instant::now() + LOOK_MAX;
-        match self.keeper.next_deadline() {
+        let leases = self.engine.leases().clock().next_deadline();
+        let deadlines = self.keeper.next_deadline().into_iter().chain(leases);
+        match deadlines.min() {
             Some(Mono(at)) => latest.min(self.engine.clock().instant(Mono(at))),
             None => latest,
         }
@@ -100,21 +102,32 @@ impl Conductor {
         if !touched.is_empty() {
             let now = self.engine.clock().now();
             let keeper = &mut self.keeper;
-            self.engine
-                .read(|ledger| keeper.observe(now, ledger, &touched));
+            let leases = self.engine.leases();
+            self.engine.read(|ledger| {
+                keeper.observe(now, ledger, &touched);
+                leases.clock().observe(now, ledger, &touched);
+            });
         }
     }
 
     fn look(&mut self, due: &mpsc::UnboundedSender<Command>) {
         let now = self.engine.clock().now();
         let keeper = &mut self.keeper;
-        let (wakeup, revision) = self
-            .engine
-            .read_at(|ledger, revision| (keeper.due(now, ledger), revision));
+        let leases = self.engine.leases();
+        let (wakeup, leases, revision) = self.engine.read_at(|ledger, revision| {
+            let leases = leases.clock().due(now, ledger);
+            (keeper.due(now, ledger), leases, revision)
+        });
         for order in wakeup.orders {
             self.links.order(revision, order);
         }
-        for command in wakeup.commands {
+        if let Some(PauseWarning { pause, lasts }) = leases.warning {
+            tracing::warn!(
+                reason = pause.reason, by = pause.by, since = %pause.since, %lasts,
+                "leases are paused for long: no lease-protected job is recovered until they are resumed"
+            );
+        }
+        for command in wakeup.commands.into_iter().chain(leases.commands) {
             // Every deadline is proposed once until it is set again, so what waits here is bounded
             // by the number of deadlines.
             if due.send(command).is_err() {

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::acks::Acks;
 use crate::clock::SystemClock;
 use crate::hub::Hub;
+use crate::leases::{self, Leases};
 use crate::machine::{Answer, Recorded};
 use crate::payloads::Payloads;
 use crate::planes::Planes;
@@ -38,6 +39,7 @@ struct Parts {
     commit_times: Histogram,
     acks: Acks,
     planes: Planes,
+    leases: Leases,
     stopping: watch::Sender<bool>,
 }
 
@@ -76,7 +78,10 @@ impl Engine {
         vault: Vault,
         fixed: Fixed,
         planes: Planes,
+        lease_pause_max: Duration,
     ) -> Self {
+        let leases = store
+            .read(|recorded: &Recorded| leases::begin(lease_pause_max, clock.now(), &recorded.0));
         let stopping = watch::Sender::new(false);
         Self(Arc::new(Parts {
             store,
@@ -89,6 +94,7 @@ impl Engine {
             commit_times: Histogram::default(),
             acks: Acks::default(),
             planes,
+            leases: Leases::new(leases),
             stopping,
         }))
     }
@@ -153,6 +159,10 @@ impl Engine {
     /// Where control planes are.
     pub(crate) fn planes(&self) -> &Planes {
         &self.0.planes
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.0.leases
     }
 
     pub(crate) fn store(&self) -> &Store<Recorded> {
@@ -324,7 +334,10 @@ impl Engine {
             fresh,
         }));
         let (revision, answer) = self.propose(command).await.map_err(unavailable)?;
-        let reply = match answer.result? {
+        let result = answer
+            .result
+            .map_err(|refusal| self.leases().clock().complete(self.clock().now(), refusal));
+        let reply = match result? {
             // It is sealed in the record of the call as well (API-07).
             Reply::Slot { node_id, token } => Reply::Slot {
                 node_id,

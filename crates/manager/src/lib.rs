@@ -17,6 +17,7 @@ mod engine;
 mod files;
 mod guard;
 mod hub;
+mod leases;
 mod links;
 mod machine;
 mod metrics;

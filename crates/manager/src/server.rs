@@ -144,7 +144,10 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         kv_admin_namespaces: settings.kv_admin_namespaces,
         license: settings.license,
     };
-    let engine = Engine::new(store, hub, clock, status_log, vault, fixed, planes);
+    let pause_max = settings.lease_pause_max;
+    let engine = Engine::new(
+        store, hub, clock, status_log, vault, fixed, planes, pause_max,
+    );
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
     let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {
@@ -171,6 +174,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         epoch: greenroom_auth::hex(&greenroom_auth::random::<16>()),
         renew,
         config: Some(Box::new(settings.ledger)),
+        generation: engine.store().identity().generation,
     };
     engine.propose(Command::Open(open)).await?;
     let overrides = Arc::new(OverridesFile::new(settings.overrides_file));

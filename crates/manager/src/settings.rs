@@ -49,6 +49,8 @@ pub struct Settings {
     pub backup_every: Duration,
     /// The overrides file, which need not be there (OVR-01).
     pub overrides_file: PathBuf,
+    /// A pause of leases longer than this is warned of; zero: never (LEASE-13).
+    pub lease_pause_max: Duration,
 }
 
 /// A place where the API is served (API-01, SEC-01).
@@ -193,6 +195,7 @@ impl Settings {
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
             overrides_file: OVERRIDES_FILE.into(),
+            lease_pause_max: Duration::from_secs(4 * 3_600),
         }
     }
 }

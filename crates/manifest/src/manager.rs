@@ -29,6 +29,9 @@ pub struct ManagerFile {
     /// Counts and gauges for a scraper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFile>,
+    /// Leases of protected jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Leases>,
     /// The key/value store.
     pub kv: Kv,
     /// What workers are told.
@@ -94,6 +97,14 @@ mod address_or_nothing {
         };
         text.parse().map(Some).map_err(unread)
     }
+}
+
+/// Leases of protected jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Leases {
+    /// A pause of leases longer than this is warned of; 0: never (LEASE-13).
+    pub max_pause_ms: u64,
 }
 
 /// A member of the Manager's cluster.
@@ -233,8 +244,10 @@ auth:
   tokensFile: tokens
   certificates:
     - {subject: CN=control, role: control-plane}
+leases: {maxPauseMs: 3600000}
 ";
         let file: ManagerFile = read("m.yaml", text).unwrap().remove(0);
+        assert_eq!(file.leases.unwrap().max_pause_ms, 3_600_000);
         assert_eq!(file.listen.len(), 2);
         assert_eq!(file.listen[0].auth, Some(Asks::Required));
         assert_eq!(file.listen[1].tls, None);

@@ -109,6 +109,8 @@ impl Policy {
                 }
             }
             StreamEvent::InitialDataComplete(_) => self.hydrate(out),
+            // What they hold back is asked for anew, and refused anew (LAUNCH-13).
+            StreamEvent::LeaseChanged(_) | StreamEvent::LeasesPaused { .. } => {}
             StreamEvent::Heartbeat { .. } | StreamEvent::StreamResumed { .. } => {}
             other => log_skipped(&other, out),
         }

@@ -87,6 +87,8 @@ pub(crate) struct Binding {
     pub(crate) start: Option<CallId>,
     /// An older instance of the key is still ending there: start again when it has (LAUNCH-05).
     pub(crate) start_after_stop: bool,
+    /// The Manager holds its start back for the lease of an earlier instance (LAUNCH-13).
+    pub(crate) held_back: bool,
     /// Its instance is being stopped by request; no failure from here on (DEC-17).
     pub(crate) ending: bool,
     /// Its node is ended after it (BUNDLE-13).

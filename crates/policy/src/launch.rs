@@ -325,6 +325,7 @@ impl Policy {
             counted: false,
             start: None,
             start_after_stop: false,
+            held_back: false,
             ending: false,
             single_use: false,
             gpu_index,
@@ -373,7 +374,7 @@ impl Policy {
     }
 
     /// The job's binding, if it is still that one (TIME-02).
-    fn binding_mut(&mut self, job_id: &JobId, seq: u64) -> Option<&mut Binding> {
+    pub(crate) fn binding_mut(&mut self, job_id: &JobId, seq: u64) -> Option<&mut Binding> {
         let binding = self.jobs.get_mut(job_id)?.binding.as_mut()?;
         (binding.seq == seq).then_some(binding)
     }
@@ -483,6 +484,9 @@ impl Policy {
             }
             return;
         };
+        if self.hold_back(job_id, seq, counts, &failure, out) {
+            return;
+        }
         if is_stopping_there(&failure)
             && let Some(binding) = self.binding_mut(job_id, seq)
         {

@@ -25,6 +25,7 @@ pub mod ids;
 pub mod interrupt;
 pub mod job;
 mod launch;
+mod lease_wait;
 pub mod metrics;
 pub mod migration;
 mod migration_end;

@@ -405,6 +405,7 @@ impl Policy {
             counted: false,
             start: None,
             start_after_stop: false,
+            held_back: false,
             ending: false,
             single_use,
             gpu_index,

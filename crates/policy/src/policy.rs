@@ -200,6 +200,7 @@ impl Policy {
             Timer::ScheduledStart(job_id) => self.refresh(&job_id),
             Timer::LaunchGate(job_id) => self.pending.try_now(&job_id),
             Timer::StartRetry(job_id) | Timer::RecoverySpacing(job_id) => self.end_wait(&job_id),
+            Timer::LeaseWait(job_id) => self.start_held_back(&job_id, out),
             Timer::VerdictRetry(job_id) => self.send_verdict(&job_id, out),
             Timer::StrayStop(job_id) => self.stop_strays(&job_id, out),
             Timer::JobExclusion(job_id, node_id) => self.end_job_exclusion(&job_id, &node_id),

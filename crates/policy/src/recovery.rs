@@ -377,7 +377,7 @@ impl Policy {
     }
 
     /// The instance that certainly is on the air (DEC-31).
-    fn longest_running<'a>(&self, job: &JobRecord, runs: &'a [Run]) -> Option<&'a Run> {
+    pub(crate) fn longest_running<'a>(&self, job: &JobRecord, runs: &'a [Run]) -> Option<&'a Run> {
         runs.iter()
             .filter(|run| run.state == RunState::Running && self.goes_on(job, run))
             .min_by_key(|run| (run.running_since, run.first))
@@ -424,6 +424,7 @@ impl Policy {
             counted: true,
             start: None,
             start_after_stop: false,
+            held_back: false,
             ending: matches!(run.map(|run| run.state), Some(RunState::Ending(_))),
             single_use: false,
             gpu_index: None,

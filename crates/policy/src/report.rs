@@ -94,6 +94,7 @@ impl Policy {
         report.record = job.record.as_deref().cloned();
         report.waits_for = [
             Timer::StartRetry(job_id.clone()),
+            Timer::LeaseWait(job_id.clone()),
             Timer::RecoverySpacing(job_id.clone()),
             Timer::LaunchGate(job_id.clone()),
         ]

@@ -106,7 +106,9 @@ impl Policy {
                 out.callback(Callback::OnJobInfo(info));
             }
             StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
-            StreamEvent::Heartbeat { .. } => {}
+            StreamEvent::LeaseChanged(lease) => self.lease_changed(&lease, out),
+            StreamEvent::LeasesPaused { paused: false, .. } => self.leases_resumed(out),
+            StreamEvent::LeasesPaused { .. } | StreamEvent::Heartbeat { .. } => {}
             other => log_skipped(&other, out),
         }
     }
@@ -236,6 +238,7 @@ impl Policy {
             }
         } else {
             self.prefer_running(&job_id, out);
+            self.leave_held_back(&job_id, out);
             self.follow_binding(&job_id, out);
             self.leave_if_unstarted(&job_id, out);
             self.adopt(&job_id, out);
@@ -288,6 +291,7 @@ impl Policy {
         for timer in [
             Timer::ScheduledStart(job_id.clone()),
             Timer::StartRetry(job_id.clone()),
+            Timer::LeaseWait(job_id.clone()),
             Timer::RecoverySpacing(job_id.clone()),
             Timer::LaunchGate(job_id.clone()),
             Timer::VerdictRetry(job_id.clone()),

@@ -27,6 +27,8 @@ pub enum Timer {
     StopTimeRetry(BundleId),
     /// The retry 5 s after a failed start of a job (LAUNCH-08).
     StartRetry(JobId),
+    /// The next try of a start that an earlier lease holds back (LAUNCH-13).
+    LeaseWait(JobId),
     /// The end of the spacing between two recoveries of a job (RECOV-09).
     RecoverySpacing(JobId),
     /// The end of a job's in-flight gate (LAUNCH-03).

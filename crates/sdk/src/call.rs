@@ -127,6 +127,9 @@ impl Client {
             RotateDiscoveryTierSecret => rotate_discovery_tier_secret,
             PublishAccessReplica => publish_access_replica,
             ReloadExternalConfig => reload_external_config,
+            RenewBundleLease => renew_bundle_lease,
+            PauseLeases => pause_leases,
+            ResumeLeases => resume_leases,
             AbortMigration => abort_migration,
         }
     }

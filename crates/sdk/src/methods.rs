@@ -8,6 +8,7 @@ mod bundles;
 mod fleet;
 mod jobs;
 mod kv;
+mod leases;
 mod member;
 mod migrations;
 mod nodes;
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub use audit::{AuditPage, AuditPruned, AuditQuery};
 pub use fleet::{FleetPublished, FleetRotated};
 pub use kv::KvList;
+pub use leases::PausedLeases;
 pub use member::{ClusterStatus, ControlPlane, Member, StoreFile, StoreInfo};
 
 use greenroom_types::call::Reply;
@@ -218,6 +220,9 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::Rotated { .. } => "a rotated fleet",
         Reply::ReplicaVersion(_) => "a version of access roles",
         Reply::Reloaded(_) => "what a reload changed",
+        Reply::BundleLease(_) => "a bundle lease",
+        Reply::LeasesPaused { .. } => "paused leases",
+        Reply::LeasesResumed(_) => "resumed leases",
     };
     Error::Protocol {
         method,

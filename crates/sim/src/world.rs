@@ -11,6 +11,7 @@ mod act;
 mod cloud;
 mod events;
 mod hold;
+mod lease;
 mod line;
 mod look;
 mod manager;
@@ -20,7 +21,7 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use greenroom_ledger::{Keeper, Ledger, Order, Subscriber};
+use greenroom_ledger::{Keeper, LeaseClock, Ledger, Order, Subscriber};
 use greenroom_policy::effect::{Effect, PlacementInfo};
 use greenroom_policy::event::{ApiId, ApiResult, CallFailure, ConnectionState};
 use greenroom_policy::{Callback, Effects, Event, Policy, Settings};
@@ -77,6 +78,7 @@ pub(crate) struct World {
 
     pub(crate) ledger: Ledger,
     keeper: Keeper,
+    leases: LeaseClock,
     subscriber: Option<Subscriber>,
     orders: VecDeque<Order>,
 
@@ -142,6 +144,7 @@ impl World {
             next_due: 0,
             holds: Holds::default(),
             keeper: Keeper::new(spec.manager.keeper.clone(), now, &ledger),
+            leases: LeaseClock::new(Millis(0), now, &ledger),
             ledger,
             subscriber: None,
             orders: VecDeque::new(),
@@ -233,7 +236,9 @@ impl World {
             .as_ref()
             .and_then(Policy::next_deadline)
             .map(|deadline| (deadline.at, Source::Policy));
-        let keeper = self.keeper.next_deadline().map(|at| (at, Source::Keeper));
+        let keeper = self.keeper.next_deadline().into_iter();
+        let keeper = keeper.chain(self.leases.next_deadline()).min();
+        let keeper = keeper.map(|at| (at, Source::Keeper));
         let window = self
             .subscriber
             .as_ref()
@@ -281,8 +286,10 @@ impl World {
 
     /// Asks the keeper what is due and does it.
     fn keep(&mut self) {
-        let wakeup = self.keeper.due(self.now(), &self.ledger);
-        for command in wakeup.commands {
+        let now = self.now();
+        let wakeup = self.keeper.due(now, &self.ledger);
+        let leases = self.leases.due(now, &self.ledger);
+        for command in wakeup.commands.into_iter().chain(leases.commands) {
             self.note_command(&command);
             // Whether its reason still holds is looked at by the ledger; a refusal changes nothing.
             let _ = self.commit(command);

@@ -57,6 +57,20 @@ pub enum Received {
     Replica(AccessReplica),
     /// Where control planes are.
     Planes(ControlPlanes),
+    /// Leases stand still, or run again.
+    LeasesPaused {
+        /// True when they stand still.
+        paused: bool,
+        /// Why.
+        reason: String,
+    },
+    /// The answer to a refresh of leases.
+    LeaseAnswer {
+        /// Number of the refresh.
+        nonce: u64,
+        /// Each start with its ttl in milliseconds; none for one that is superseded.
+        leases: Vec<(StartId, Option<u64>)>,
+    },
     /// Another one, by the name of its message.
     Other(String),
 }
@@ -125,6 +139,21 @@ impl Received {
             Message::DiscoveryAccess(access) => Self::Discovery(access),
             Message::AccessReplica(replica) => Self::Replica(replica),
             Message::ControlPlanes(planes) => Self::Planes(planes),
+            Message::LeasesPaused(it) => Self::LeasesPaused {
+                paused: it.paused,
+                reason: it.reason,
+            },
+            Message::LeaseAnswer(answer) => Self::LeaseAnswer {
+                nonce: answer.sent_nonce,
+                leases: answer
+                    .leases
+                    .into_iter()
+                    .map(|item| {
+                        let ttl = (!item.superseded).then_some(item.ttl_ms);
+                        (StartId::new(item.start_id), ttl)
+                    })
+                    .collect(),
+            },
             other => {
                 let text = format!("{other:?}");
                 let name = text.split('(').next().unwrap_or_default();

@@ -15,8 +15,8 @@ use greenroom_auth::{NodeKey, NonceMemory};
 use greenroom_proto::manager::ClusterMemberRegisterRequest;
 use greenroom_proto::worker::worker_message::Message;
 use greenroom_proto::worker::{
-    AccessAck, WorkerJobFailed, WorkerJobPrepared, WorkerJobRejected, WorkerJobStarted,
-    WorkerMessage,
+    AccessAck, HeldLease, LeaseRefresh, WorkerJobFailed, WorkerJobPrepared, WorkerJobRejected,
+    WorkerJobStarted, WorkerMessage,
 };
 use greenroom_sdk::{Client, Token};
 use greenroom_types::inventory::NodeInventory;
@@ -47,6 +47,8 @@ pub struct Held {
     pub key: InstanceKey,
     /// Where it stands.
     pub state: InstanceState,
+    /// Its fencing number, 0 without lease.
+    pub fence: u64,
 }
 
 /// What is wrong with what the worker says about itself.
@@ -94,6 +96,12 @@ struct State {
     replica_version: u64,
     planes_version: u64,
     discovery_version: u64,
+    /// How often its machine was booted again.
+    boots: u64,
+    /// It takes leases for paused.
+    paused: bool,
+    /// It says nothing when it is told that leases are paused, or run again.
+    ignores_pauses: bool,
     stream: Option<Line>,
     streams: u64,
 }
@@ -261,6 +269,63 @@ impl FakeWorker {
         self.state.send_modify(|state| state.still = false);
     }
 
+    /// Its machine was booted again: nothing runs, and the journal is as it was.
+    pub fn reboot(&self) {
+        self.state.send_modify(|state| {
+            state.boots += 1;
+            state.instances.clear();
+            state.stream = None;
+        });
+    }
+
+    /// From now on it does not confirm pauses.
+    pub fn ignore_pauses(&self) {
+        self.state.send_modify(|state| state.ignores_pauses = true);
+    }
+
+    /// Refreshes leases of these starts under a number, if there is a stream.
+    pub fn refresh(&self, nonce: u64, leases: &[(&StartId, InstanceKey, u64)]) {
+        let leases = leases.iter().map(|(start_id, key, fence)| HeldLease {
+            job_key: Some(key.into()),
+            start_id: start_id.to_string(),
+            fence: *fence,
+        });
+        let refresh = LeaseRefresh {
+            leases: leases.collect(),
+            sent_nonce: nonce,
+        };
+        self.send(Message::LeaseRefresh(refresh));
+    }
+
+    /// Waits for the answer to the refresh of that number: each start with its ttl, none for one that
+    /// is superseded.
+    pub async fn wait_refreshed(&self, nonce: u64) -> BTreeMap<StartId, Option<u64>> {
+        self.wait_order(
+            &format!("an answer to refresh {nonce}"),
+            |order| match order {
+                Received::LeaseAnswer { nonce: of, leases } if *of == nonce => {
+                    Some(leases.iter().cloned().collect())
+                }
+                _ => None,
+            },
+        )
+        .await
+    }
+
+    /// Says something that is kept nowhere, if there is a stream.
+    fn send(&self, message: Message) {
+        let state = self.state.borrow();
+        if let Some(line) = &state.stream
+            && line.greeted
+        {
+            // What goes to a stream that just broke is lost, as it may be.
+            let _ = line.out.send(Ok(WorkerMessage {
+                message: Some(message),
+                ..WorkerMessage::default()
+            }));
+        }
+    }
+
     /// Takes another's place: its node, key and slot, but nothing of what it runs.
     pub fn impersonate(&self, other: &Self) {
         let (node_id, key) = {
@@ -366,9 +431,14 @@ impl FakeWorker {
     /// Has an instance of which the Manager need not know.
     pub fn keep(&self, start_id: &StartId, key: InstanceKey, at: InstanceState) {
         self.state.send_modify(|state| {
-            state
-                .instances
-                .insert(start_id.clone(), Held { key, state: at });
+            state.instances.insert(
+                start_id.clone(),
+                Held {
+                    key,
+                    state: at,
+                    fence: 0,
+                },
+            );
         });
     }
 

@@ -293,6 +293,25 @@ pub enum Call {
     PublishAccessReplica(Box<AccessReplica>),
     /// Puts the overrides file in force as it stands now (OVR-02).
     ReloadExternalConfig,
+    /// Puts a bundle under its creator's lease, or renews that lease (LEASE-15).
+    RenewBundleLease {
+        /// The bundle.
+        bundle_id: BundleId,
+        /// For how long; 0 takes the lease away.
+        ttl_ms: Millis,
+    },
+    /// Lets no lease run out until they are resumed (LEASE-10).
+    PauseLeases {
+        /// Why.
+        reason: String,
+        /// Who; empty: whoever the credential names.
+        by: String,
+    },
+    /// Ends a pause (LEASE-12).
+    ResumeLeases {
+        /// Who; empty: whoever the credential names.
+        by: String,
+    },
 }
 
 impl Call {
@@ -335,6 +354,9 @@ impl Call {
             Self::PublishAccessReplica(_) => "PublishAccessReplica",
             Self::ReloadExternalConfig => "ReloadExternalConfig",
             Self::AbortMigration { .. } => "AbortMigration",
+            Self::RenewBundleLease { .. } => "RenewBundleLease",
+            Self::PauseLeases { .. } => "PauseLeases",
+            Self::ResumeLeases { .. } => "ResumeLeases",
         }
     }
 }
@@ -430,6 +452,17 @@ pub enum Reply {
     ReplicaVersion(u64),
     /// What a reload changed (OVR-02).
     Reloaded(Vec<String>),
+    /// When a bundle's lease ends unless it is renewed; none when it has none (LEASE-15).
+    BundleLease(Option<Wall>),
+    /// Leases stand still (LEASE-10).
+    LeasesPaused {
+        /// Since when.
+        since: Wall,
+        /// Nodes that did not confirm in time.
+        not_acknowledged: Vec<NodeId>,
+    },
+    /// Leases run again, so many of jobs (LEASE-12).
+    LeasesResumed(u32),
 }
 
 /// Status of a refusal; the gRPC codes that the Manager uses.

@@ -95,6 +95,47 @@ pub struct JobLeaseInfo {
     pub ttl_ms: u64,
     /// `held`, `lost_waiting`, `paused_kept` or `released`.
     pub state: String,
+    /// How long it still holds, or keeps its key from others once its holder is lost. GetLeaseStatus
+    /// alone tells it: a refresh is no event, so an event could only tell a number that is soon wrong.
+    pub remaining_ms: u64,
+    /// When it was last refreshed; told by GetLeaseStatus alone.
+    pub refreshed_at: Option<Wall>,
+}
+
+/// A bundle's lease (LEASE-15).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BundleLeaseInfo {
+    /// The bundle.
+    pub bundle_id: BundleId,
+    /// For how long one renewal holds, in milliseconds.
+    pub ttl_ms: u64,
+    /// When the bundle is deleted unless it is renewed; in a pause, no earlier than this.
+    pub expires_at: Wall,
+}
+
+/// Why and since when leases stand still (LEASE-10).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeasePause {
+    /// Why.
+    pub reason: String,
+    /// Who asked for it.
+    pub by: String,
+    /// Since when.
+    pub since: Wall,
+}
+
+/// All leases as GetLeaseStatus tells them (LEASE-14).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseStatus {
+    /// The pause, if leases stand still.
+    pub paused: Option<LeasePause>,
+    /// Leases of jobs, by key.
+    pub leases: Vec<JobLeaseInfo>,
+    /// Leases of bundles, by bundle.
+    pub bundle_leases: Vec<BundleLeaseInfo>,
 }
 
 /// One event of the stream.

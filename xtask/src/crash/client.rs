@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use greenroom_sdk::types::bundle::{Bundle, BundleJob, BundleState};
 use greenroom_sdk::types::call::Call;
 use greenroom_sdk::types::job::{Job, Service};
-use greenroom_sdk::types::{BundleId, JobId, NodeId};
+use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId};
 use greenroom_sdk::{CallOptions, Client, Error, JobSearch};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -20,6 +20,9 @@ const OBJECTS: u32 = 12;
 /// A call without answer for this long is given up; its outcome is then unknown.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
+/// Bundle leases last for longer than any run.
+const LEASE_MS: u64 = 40_000_000;
+
 /// One object's possible state: absent, or present with this content number. A slot has no content.
 type State = Option<u64>;
 
@@ -28,6 +31,10 @@ enum Object {
     Job(JobId),
     Bundle(BundleId),
     Slot(NodeId),
+    /// The lease of a bundle, which goes with it; the content is part of its ttl.
+    BundleLease(BundleId),
+    /// The pause of all leases, the first client's own; the content is in its reason.
+    Pause,
 }
 
 /// A client and what it knows.
@@ -49,14 +56,16 @@ impl Load {
                 Object::Job(JobId::new(format!("c{number}/j{object}"))),
                 vec![None],
             );
-            may_be.insert(
-                Object::Bundle(BundleId::new(format!("c{number}-b{object}"))),
-                vec![None],
-            );
+            let bundle_id = BundleId::new(format!("c{number}-b{object}"));
+            may_be.insert(Object::BundleLease(bundle_id.clone()), vec![None]);
+            may_be.insert(Object::Bundle(bundle_id), vec![None]);
             may_be.insert(
                 Object::Slot(NodeId::new(format!("c{number}-n{object}"))),
                 vec![None],
             );
+        }
+        if number == 0 {
+            may_be.insert(Object::Pause, vec![None]);
         }
         let random = StdRng::seed_from_u64(seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9));
         Self {
@@ -96,6 +105,15 @@ impl Load {
         self.next_content += 1;
         let (call, after) = self.change(&object, state, content);
         self.may_be.insert(object.clone(), vec![state, after]);
+        let lease = match &call {
+            Call::DeleteBundle(id) => Some(Object::BundleLease(id.clone())),
+            _ => None,
+        };
+        let lease = lease.and_then(|lease| Some((lease.clone(), self.may_be.get(&lease)?.clone())));
+        if let Some((lease, before)) = &lease {
+            let perhaps = before.iter().copied().chain([None]).collect();
+            self.may_be.insert(lease.clone(), perhaps);
+        }
         let options = CallOptions {
             timeout: Some(CALL_LIMIT),
             ..CallOptions::default()
@@ -103,10 +121,14 @@ impl Load {
         match client.call_with(call, options).await {
             Ok(_) => {
                 self.may_be.insert(object, vec![after]);
+                if let Some((lease, _)) = lease {
+                    self.may_be.insert(lease, vec![None]);
+                }
                 Ok(true)
             }
             Err(error) if is_refusal(&error) => {
                 self.may_be.insert(object, vec![state]);
+                self.may_be.extend(lease);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -138,6 +160,22 @@ impl Load {
                     },
                 };
                 (call, Some(content))
+            }
+            Object::BundleLease(id) => {
+                let ttl_ms = if remove { 0 } else { LEASE_MS + content };
+                let renew = Call::RenewBundleLease {
+                    bundle_id: id.clone(),
+                    ttl_ms: Millis(ttl_ms),
+                };
+                (renew, (!remove).then_some(content))
+            }
+            Object::Pause if state.is_some() => (Call::ResumeLeases { by: String::new() }, None),
+            Object::Pause => {
+                let pause = Call::PauseLeases {
+                    reason: format!("content {content}"),
+                    by: String::new(),
+                };
+                (pause, Some(content))
             }
             Object::Slot(id) if state.is_some() => (Call::DeregisterClusterNode(id.clone()), None),
             Object::Slot(id) => {
@@ -184,6 +222,15 @@ impl Load {
                 ensure!(whole, "bundle {} is there in part", bundle.bundle_id);
                 found.insert(Object::Bundle(bundle.bundle_id), content);
             }
+        }
+        let leases = client.get_lease_status().await?;
+        for lease in leases.bundle_leases {
+            let content = lease.ttl_ms.saturating_sub(LEASE_MS);
+            found.insert(Object::BundleLease(lease.bundle_id), content);
+        }
+        if let Some(pause) = leases.paused {
+            let content = content_of(&pause.reason).unwrap_or_default();
+            found.insert(Object::Pause, content);
         }
         for slot in client.list_cluster_nodes().await? {
             found.insert(Object::Slot(slot.node_id), 0);

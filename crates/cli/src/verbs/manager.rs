@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use greenroom_auth::Role;
@@ -196,6 +197,9 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
         signature: written.workers.signature,
     };
     settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
+    if let Some(leases) = written.leases {
+        settings.lease_pause_max = Duration::from_millis(leases.max_pause_ms);
+    }
     Ok(settings)
 }
 

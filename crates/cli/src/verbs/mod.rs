@@ -15,6 +15,7 @@ pub(crate) mod get;
 mod history;
 pub(crate) mod init;
 pub(crate) mod job_socket;
+pub(crate) mod leases;
 pub(crate) mod lists;
 pub(crate) mod logs;
 pub(crate) mod manager;

@@ -32,6 +32,7 @@ impl Ledger {
         };
         Arc::make_mut(&mut record.bundle).state = BundleState::Deleting;
         let jobs: Vec<JobId> = record.jobs.iter().cloned().collect();
+        self.end_bundle_lease(out, bundle_id);
         out.bundles.insert(bundle_id.clone());
         self.announce_bundle(out, bundle_id);
         for job_id in &jobs {

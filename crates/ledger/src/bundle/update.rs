@@ -145,7 +145,7 @@ impl Ledger {
             record.deleting = false;
             record.completing = false;
             out.jobs.insert(job_id.clone());
-            out.touched.extend(record.instances.iter().cloned());
+            out.look_at_all(&record.instances);
         }
         // Stopped first, so that no worker is told of content that its instance will never have.
         let reason = StopReason::BundleChanged;

@@ -6,6 +6,7 @@ use greenroom_types::node::InstanceState;
 use greenroom_types::{JobId, Millis, StartId};
 
 use crate::instance::Fate;
+use crate::lease::LeaseState;
 use crate::ledger::Ledger;
 use crate::out::Out;
 use crate::refuse::{self, failed, unknown_job};
@@ -40,7 +41,7 @@ impl Ledger {
         record.pre_when_stopped = false;
         out.jobs.insert(job_id.clone());
         // Those that are lost wait for their node, too, so that the keeper has to look at them.
-        out.touched.extend(record.instances.iter().cloned());
+        out.look_at_all(&record.instances);
         self.stop_all(out, job_id, StopReason::UserRequested, GRACE);
         self.remove_job_if_free(out, job_id);
     }
@@ -84,7 +85,8 @@ impl Ledger {
             .iter()
             .filter_map(|id| self.instances.get(id))
             .any(|instance| instance.is_live() || instance.state == InstanceState::Lost);
-        if record.deleting && !held {
+        // Whoever may still run a leased job is waited for (BDL-19).
+        if record.deleting && !held && !self.is_leased(job_id) {
             self.remove_job(out, job_id);
         }
     }
@@ -104,6 +106,7 @@ impl Ledger {
             out.entries.insert((job_id.clone(), entry.seq));
         }
         out.job_deleted(job_id);
+        self.forget_leases_of_nobody(out, job_id);
         self.note_cleared(out, job_id, record.view.terminal_state.clone());
         if let Some(bundle_id) = &record.bundle_id {
             self.job_of_bundle_gone(out, bundle_id, job_id);
@@ -146,7 +149,10 @@ impl Ledger {
             .nodes
             .get(&instance.node_id)
             .is_some_and(|node| node.is_running());
-        if deleting && !heard {
+        let leased = self
+            .lease_of(instance)
+            .is_some_and(|lease| lease.state != LeaseState::Over);
+        if deleting && !heard && !leased {
             self.bury(out, start_id);
             self.remove_job_if_free(out, &job_id);
         }

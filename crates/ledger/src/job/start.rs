@@ -14,7 +14,7 @@ use crate::out::Out;
 use crate::refuse::{
     self, exists, failed, invalid, not_found, required, unknown_job, unknown_node,
 };
-use crate::state::{Instance, JobRecord, Node};
+use crate::state::{Instance, JobRecord, LEASES_MINOR, Node};
 
 // === impl Ledger ===
 
@@ -38,15 +38,12 @@ impl Ledger {
         self.check_key_free(&key, &start.node_id)?;
         check_gpu(node, start.gpu_index)?;
         check_migration_state(record, &start)?;
-        if record.view.job.lease.is_some() {
-            return Err(failed(
-                "leases_not_available",
-                format!(
-                    "job {:?} is lease-protected, and this Manager does not grant leases yet",
-                    start.job_id
-                ),
-            ));
+        let lease = record.view.job.lease;
+        if lease.is_some() {
+            check_knows_leases(node)?;
         }
+        let beside = start.defer_start || start.migration_state.is_some();
+        self.check_lease_free(&start.job_id, &start.role, beside)?;
         let media_image = self.media_image(record, node)?;
         let start_id = self.fresh_start_id(fresh)?;
         let at = self
@@ -54,6 +51,13 @@ impl Ledger {
             .ok_or_else(|| unknown_node(&start.node_id))?;
 
         self.supersede_lost(out, &key);
+        let fence = match lease {
+            Some(policy) => self.grant_lease(out, &key, &start_id, &start.node_id, policy),
+            None => {
+                self.drop_over_leases(out, &key);
+                0
+            }
+        };
         let runtime_role = match start.runtime_role.as_str() {
             "" => start.role.slot().to_owned(),
             given => given.to_owned(),
@@ -79,6 +83,7 @@ impl Ledger {
             launched: Default::default(),
             aborts: Vec::new(),
             signals: Default::default(),
+            fence,
             at,
         };
         self.index_instance(&instance);
@@ -238,9 +243,14 @@ impl Ledger {
                 .with("state", live.state_name()));
             }
         }
+        // A holder that hands over is told by its target when to end (MIGR-12); any other is to be gone.
+        if live.fence > 0 && live.migration_state.is_none() {
+            self.check_others_gone(key)?;
+        }
         let (start_id, again) = (live.start_id.clone(), live.start_prepared);
         let instance_ref = live.instance_ref();
         if !again {
+            self.drop_over_leases(out, key);
             if let Some(instance) = self.instances.get_mut(&start_id) {
                 instance.start_prepared = true;
             }
@@ -251,6 +261,22 @@ impl Ledger {
         }
         Ok(Reply::Done)
     }
+}
+
+/// WORK-04: a worker that knows nothing of leases would run the job without one.
+fn check_knows_leases(node: &Node) -> Result<(), Refusal> {
+    if node.is_running() && node.protocol_minor < LEASES_MINOR {
+        return Err(failed(
+            "worker_too_old",
+            format!(
+                "the worker of node {:?} speaks protocol 1.{}, and leases came with 1.{LEASES_MINOR}: \
+                 upgrade it, or start the job elsewhere",
+                node.metadata.node_id, node.protocol_minor
+            ),
+        )
+        .with("node", node.metadata.node_id.as_str()));
+    }
+    Ok(())
 }
 
 fn check_startable(record: &JobRecord) -> Result<(), Refusal> {

@@ -179,7 +179,7 @@ impl Ledger {
             out.nodes.insert(node_id.clone());
             // What its instances wait for depends on whether it is heard.
             if let Some(here) = self.on_node.get(node_id) {
-                out.touched.extend(here.iter().cloned());
+                out.look_at_all(here);
             }
         }
     }

@@ -67,6 +67,7 @@ impl Ledger {
     pub(crate) fn is_idle(&self, node: &Node) -> bool {
         let tags = &node.metadata.tags;
         self.idle_expiry(node).is_some()
+            && self.lease_pause.is_none()
             && node.is_running()
             && !self.on_node.contains_key(&node.metadata.node_id)
             && node.batches.is_empty()

@@ -64,6 +64,7 @@ impl World {
                 epoch: "e1".into(),
                 renew: false,
                 config: Some(Box::new(config)),
+                generation: 0,
             }))
             .unwrap();
         world
@@ -244,6 +245,7 @@ impl World {
             Hello {
                 instances,
                 last_report_id,
+                protocol_minor: 10,
                 inventory: Some(Box::new(NodeInventory {
                     total_capacity: 8.0,
                     ..NodeInventory::default()
@@ -384,6 +386,7 @@ pub(crate) fn there(id: &str, start: &StartId, state: InstanceState) -> HelloIns
         instance: instance(id, "primary", start),
         state,
         ports: BTreeMap::new(),
+        fence: 0,
     }
 }
 
@@ -475,6 +478,8 @@ pub(crate) fn event_word(event: &StreamEvent) -> String {
         StreamEvent::JobRejected { key, code, .. } => format!("rejected {} {code:?}", key.job_id),
         StreamEvent::JobPrepared { key, .. } => format!("prepared {}", key.job_id),
         StreamEvent::Migration { signal, .. } => format!("migration {signal:?}"),
+        StreamEvent::LeaseChanged(lease) => format!("lease {} {}", lease.key, lease.state),
+        StreamEvent::LeasesPaused { paused, by, .. } => format!("paused {paused} by {by}"),
         other => format!("{other:?}"),
     }
 }
@@ -501,6 +506,7 @@ pub(crate) fn order_word(order: &Order) -> String {
             WorkerOrder::Tags(_) => format!("{node_id}: tags"),
             WorkerOrder::Discovery(order) => format!("{node_id}: discovery {}", order.version),
             WorkerOrder::AccessReplica(order) => format!("{node_id}: replica {}", order.version),
+            WorkerOrder::LeasesPaused { paused, .. } => format!("{node_id}: paused {paused}"),
         },
         Order::Provider { node_id, task } => {
             let task = format!("{task:?}");

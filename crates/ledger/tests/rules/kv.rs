@@ -1,7 +1,6 @@
 //! The key/value store: revisions, expectations, limits.
 
-use greenroom_ledger::{Called, Command};
-use greenroom_ledger::{Config, KvSpace};
+use greenroom_ledger::{Called, Command, Config, KvSpace};
 use greenroom_types::call::{Call, CallResult, Detail, Refusal, Reply, Status};
 use greenroom_types::kv::{KvCommit, KvEntry, KvWrite};
 
@@ -211,6 +210,7 @@ fn a_full_namespace_takes_only_what_makes_it_smaller() {
         epoch: "e2".into(),
         renew: false,
         config: Some(Box::new(config)),
+        generation: 1,
     }))
     .unwrap();
     put(&mut w, vec![KvWrite::delete("a")]).unwrap();

@@ -10,6 +10,7 @@ mod instances;
 mod jobs;
 mod keeper;
 mod kv;
+mod leases;
 mod nodes;
 mod relay;
 mod rows;

@@ -18,6 +18,7 @@ fn open(epoch: &str, renew: bool) -> Command {
         epoch: epoch.into(),
         renew,
         config: None,
+        generation: 1,
     })
 }
 

@@ -8,6 +8,7 @@ mod caller;
 mod fleet;
 mod health;
 mod kv;
+mod leases;
 pub(crate) mod limits;
 mod logs;
 mod member;

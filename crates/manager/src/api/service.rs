@@ -130,6 +130,22 @@ macro_rules! calls {
                 self.idle_expiry(request.into_inner()).map(Response::new)
             }
 
+            async fn pause_leases(
+                &self,
+                request: Request<pb::PauseLeasesRequest>,
+            ) -> Result<Response<pb::PauseLeasesResponse>, Status> {
+                let caller = self.caller(&request)?;
+                self.pause(caller, request.into_inner()).await
+            }
+
+            async fn get_lease_status(
+                &self,
+                request: Request<pb::GetLeaseStatusRequest>,
+            ) -> Result<Response<pb::GetLeaseStatusResponse>, Status> {
+                self.caller(&request)?;
+                self.lease_status().map(Response::new)
+            }
+
             async fn kv_get(
                 &self,
                 request: Request<pb::KvGetRequest>,
@@ -241,5 +257,7 @@ calls! {
     append_audit_entry(pb::AppendAuditEntryRequest) -> pb::AppendAuditEntryResponse = AppendAuditEntry;
     prune_audit_log(pb::PruneAuditLogRequest) -> pb::PruneAuditLogResponse = PruneAuditLog;
     publish_discovery_fleet(pb::PublishDiscoveryFleetRequest) -> pb::PublishDiscoveryFleetResponse = PublishDiscoveryFleet;
+    resume_leases(pb::ResumeLeasesRequest) -> pb::ResumeLeasesResponse = ResumeLeases;
+    renew_bundle_lease(pb::RenewBundleLeaseRequest) -> pb::RenewBundleLeaseResponse = RenewBundleLease;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

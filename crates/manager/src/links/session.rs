@@ -276,6 +276,7 @@ impl Session<'_> {
         self.minor = hello.protocol_minor;
         self.roles.heard(hello.replica_version);
         self.dialler.engine.acks().forget(&node_id);
+        self.dialler.engine.leases().forget(&node_id);
         let hello = wire::read_hello(*hello).map_err(|error| {
             tracing::warn!(%node_id, %error, "a hello cannot be read; the stream is closed");
             Ended::NotReached
@@ -444,6 +445,20 @@ impl Session<'_> {
         let node_id = self.dialler.node_id.clone();
         match wire::read_message(message) {
             Ok(Said::Health) => {}
+            Ok(Said::Refresh { nonce, leases }) => {
+                let engine = &self.dialler.engine;
+                let answers: Vec<_> = leases
+                    .into_iter()
+                    .map(|held| {
+                        let answer = engine.refresh_lease(&node_id, &held);
+                        (held, answer)
+                    })
+                    .collect();
+                self.send(wire::write_lease_answer(nonce, &answers)).await?;
+            }
+            Ok(Said::Confirmed { paused }) => {
+                self.dialler.engine.leases().confirm(&node_id, paused);
+            }
             Ok(Said::Unserved) => {
                 tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
             }

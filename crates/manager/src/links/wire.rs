@@ -1,6 +1,8 @@
 //! Between the ledger's orders and reports and the messages of a worker's stream.
 
-use greenroom_ledger::{Hello, HelloInstance, MigrationStep, Report, WorkerJob, WorkerOrder};
+use greenroom_ledger::{
+    Hello, HelloInstance, LEASES_MINOR, MigrationStep, Refreshed, Report, WorkerJob, WorkerOrder,
+};
 use greenroom_proto::convert::WireError;
 use greenroom_proto::convert::common::read_ports;
 use greenroom_proto::convert::worker::{
@@ -17,6 +19,7 @@ use greenroom_types::node::{InstanceKey, RunningNodeMetadata};
 
 /// The minor of the protocol with which access roles and lists of control planes came (HELLO-05).
 pub(super) const ACCESS_MINOR: u32 = 8;
+use crate::leases::Held;
 
 /// What a worker said after its hello.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub(super) enum Said {
     Report { report_id: u64, report: Box<Report> },
     /// To be passed on (EVT-09).
     Info(greenroom_types::job::JobInfo),
+    /// Leases are refreshed, to be answered under this number (LEASE-03).
+    Refresh { nonce: u64, leases: Vec<Held> },
+    /// It takes leases for paused, or does not (LEASE-10).
+    Confirmed { paused: bool },
     /// A sign of life.
     Health,
     /// What it holds of the access roles and of the discovery fleet.
@@ -96,6 +103,10 @@ pub(super) fn write_order(order: &WorkerOrder) -> Option<NodeControllerMessage> 
         }),
         WorkerOrder::Tags(tags) => Out::Tags(wire::NodeTags { tags: tags.clone() }),
         WorkerOrder::Discovery(_) | WorkerOrder::AccessReplica(_) => return None,
+        WorkerOrder::LeasesPaused { paused, reason } => Out::LeasesPaused(wire::LeasesPaused {
+            paused: *paused,
+            reason: reason.clone(),
+        }),
     });
     Some(out)
 }
@@ -107,7 +118,34 @@ pub(super) const fn minor_of(order: &WorkerOrder) -> u32 {
         WorkerOrder::Migration { .. } => 3,
         WorkerOrder::Discovery(_) => 4,
         WorkerOrder::AccessReplica(_) => ACCESS_MINOR,
+        WorkerOrder::LeasesPaused { .. } => LEASES_MINOR,
+        // Without its lease it would run unguarded.
+        WorkerOrder::Provision(job) if job.lease.is_some() => LEASES_MINOR,
         _ => 0,
+    }
+}
+
+/// The answer to a refresh.
+pub(super) fn write_lease_answer(
+    nonce: u64,
+    answers: &[(Held, Refreshed)],
+) -> NodeControllerMessage {
+    let items = answers.iter().map(|(held, answer)| wire::LeaseAnswerItem {
+        job_key: Some((&held.instance.key).into()),
+        start_id: held.instance.start_id.to_string(),
+        fence: held.fence,
+        ttl_ms: match answer {
+            Refreshed::For(ttl) => ttl.0,
+            Refreshed::Superseded => 0,
+        },
+        superseded: *answer == Refreshed::Superseded,
+    });
+    NodeControllerMessage {
+        message: Some(Out::LeaseAnswer(wire::LeaseAnswer {
+            sent_nonce: nonce,
+            leases: items.collect(),
+        })),
+        ..NodeControllerMessage::default()
     }
 }
 
@@ -121,6 +159,8 @@ fn write_job(job: &WorkerJob) -> wire::WorkerJob {
         target_is_migration: job.migration_id.is_some(),
         media_image: job.media_image.clone(),
         requirements: Some(job.requirements.clone()),
+        lease: job.lease,
+        fence: job.fence,
         ..StartOrder::of(&job.job, key.role.clone(), start_id.clone())
     };
     (&order).into()
@@ -153,13 +193,14 @@ pub(super) fn read_hello(hello: wire::WorkerHello) -> Result<Hello, WireError> {
                 key,
                 start_id,
                 state,
+                fence,
                 ports,
-                ..
             } = instance.try_into()?;
             Ok(HelloInstance {
                 instance: InstanceRef { key, start_id },
                 state,
                 ports,
+                fence,
             })
         })
         .collect::<Result<_, WireError>>()
@@ -174,6 +215,7 @@ pub(super) fn read_hello(hello: wire::WorkerHello) -> Result<Hello, WireError> {
         inventory: inventory.map(Box::new),
         instances,
         last_report_id: hello.last_report_id,
+        leases_paused: hello.leases_paused,
     })
 }
 
@@ -262,15 +304,31 @@ pub(super) fn read_message(message: WorkerMessage) -> Result<Said, WireError> {
         In::Goodbye(goodbye) => Report::Goodbye {
             reason: goodbye.reason,
         },
+        In::LeaseRefresh(refresh) => {
+            let leases = refresh.leases.into_iter().map(|held| {
+                let key = held
+                    .job_key
+                    .ok_or_else(|| WireError::missing("leases.job_key"))?;
+                let key = InstanceKey::try_from(key).map_err(|it| it.under("leases.job_key"))?;
+                let start_id = StartId::new(held.start_id);
+                Ok(Held {
+                    instance: InstanceRef { key, start_id },
+                    fence: held.fence,
+                })
+            });
+            return Ok(Said::Refresh {
+                nonce: refresh.sent_nonce,
+                leases: leases.collect::<Result<_, WireError>>()?,
+            });
+        }
+        In::LeasesPauseAck(ack) => return Ok(Said::Confirmed { paused: ack.paused }),
         In::AccessAck(ack) => {
             return Ok(Said::Access {
                 replica_version: ack.replica_version,
                 discovery_version: ack.discovery_version,
             });
         }
-        In::Hello(_) | In::LeaseRefresh(_) | In::LeasesPauseAck(_) => {
-            return Ok(Said::Unserved);
-        }
+        In::Hello(_) => return Ok(Said::Unserved),
     };
     Ok(Said::Report {
         report_id,

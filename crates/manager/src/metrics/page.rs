@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_ledger::Ledger;
+use greenroom_ledger::{LeaseState, Ledger};
 use greenroom_metrics::{Kind, Page};
 use greenroom_types::Wall;
 use greenroom_types::node::{InstanceState, NodeState, ProviderMetadata};
@@ -17,6 +17,8 @@ struct Held {
     bundles: usize,
     nodes: BTreeMap<(&'static str, &'static str), u64>,
     instances: BTreeMap<&'static str, u64>,
+    leases: BTreeMap<&'static str, u64>,
+    leases_paused: bool,
     /// When the oldest work of a kind that is under way was asked for.
     sagas: BTreeMap<&'static str, Wall>,
 }
@@ -38,6 +40,11 @@ const INSTANCE_STATES: [(InstanceState, &str); 5] = [
     (InstanceState::Running, "running"),
     (InstanceState::Stopping, "stopping"),
     (InstanceState::Lost, "lost"),
+];
+
+const LEASE_STATES: [(LeaseState, &str); 2] = [
+    (LeaseState::Held, "held"),
+    (LeaseState::Lost, "lost_waiting"),
 ];
 
 /// The page as it stands.
@@ -124,8 +131,13 @@ impl Held {
         let mut held = Self {
             jobs: ledger.jobs().count(),
             bundles: ledger.bundle_ids().count(),
+            leases_paused: ledger.lease_pause().is_some(),
             ..Self::default()
         };
+        for lease in ledger.leases() {
+            let state = word(&LEASE_STATES, lease.state);
+            *held.leases.entry(state).or_default() += 1;
+        }
         for node in ledger.nodes() {
             let key = (
                 provider(&node.metadata.provider),
@@ -185,6 +197,17 @@ impl Held {
             let count = self.instances.get(state).copied().unwrap_or(0);
             page.sample(&[("state", state)], count as f64);
         }
+        page.family("greenroom_leases", Kind::Gauge, "Leases of jobs by state.");
+        for (_, state) in LEASE_STATES {
+            let count = self.leases.get(state).copied().unwrap_or(0);
+            page.sample(&[("state", state)], count as f64);
+        }
+        page.one(
+            "greenroom_leases_paused",
+            Kind::Gauge,
+            "1 while leases are paused.",
+            f64::from(u8::from(self.leases_paused)),
+        );
         page.family(
             "greenroom_saga_age_seconds",
             Kind::Gauge,

@@ -8,6 +8,7 @@ mod fleet;
 mod hard;
 mod jobs;
 mod kv;
+mod leases;
 mod metrics;
 mod nodes;
 mod register;

@@ -73,6 +73,8 @@ async fn calls_events_and_what_is_held_are_counted() {
             1.0,
         ),
         ("greenroom_instances{state=\"running\"}".to_owned(), 1.0),
+        ("greenroom_leases{state=\"held\"}".to_owned(), 0.0),
+        ("greenroom_leases_paused".to_owned(), 0.0),
         ("greenroom_instances{state=\"stopping\"}".to_owned(), 0.0),
         ("greenroom_subscribers".to_owned(), 1.0),
         ("greenroom_quorum".to_owned(), 1.0),

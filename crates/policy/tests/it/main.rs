@@ -12,6 +12,7 @@ mod hydration;
 mod interruption;
 mod job_record;
 mod launch;
+mod lease_wait;
 mod lifecycle;
 mod migration;
 mod migration_loss;

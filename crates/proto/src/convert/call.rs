@@ -77,6 +77,9 @@ pub enum Request {
     RotateDiscoveryTierSecret(manager::RotateDiscoveryTierSecretRequest),
     PublishAccessReplica(manager::PublishAccessReplicaRequest),
     ReloadExternalConfig(manager::ReloadExternalConfigRequest),
+    RenewBundleLease(manager::RenewBundleLeaseRequest),
+    PauseLeases(manager::PauseLeasesRequest),
+    ResumeLeases(manager::ResumeLeasesRequest),
 }
 
 /// The minor with which a call arrived (HELLO-05): 0 for the published ones, none for a name that is no call.
@@ -109,6 +112,7 @@ pub fn minor_of_call(name: &str) -> Option<u32> {
         | "NotifyMigrationCutoverReady"
         | "NotifyMigrationCutoverApply" => 3,
         "KvGet" | "KvList" | "KvCommit" | "AppendAuditEntry" | "GetAuditLog" | "PruneAuditLog" => 5,
+        "RenewBundleLease" | "PauseLeases" | "ResumeLeases" | "GetLeaseStatus" => 6,
         "PublishDiscoveryFleet" => 4,
         "GetClusterStatus" => 5,
         "GetDiscoveryFleet" | "RotateDiscoveryTierSecret" => 7,
@@ -185,6 +189,9 @@ impl Request {
             Self::RotateDiscoveryTierSecret(_) => "RotateDiscoveryTierSecret",
             Self::PublishAccessReplica(_) => "PublishAccessReplica",
             Self::ReloadExternalConfig(_) => "ReloadExternalConfig",
+            Self::RenewBundleLease(_) => "RenewBundleLease",
+            Self::PauseLeases(_) => "PauseLeases",
+            Self::ResumeLeases(_) => "ResumeLeases",
         }
     }
 
@@ -227,6 +234,9 @@ impl Request {
             Self::RotateDiscoveryTierSecret(it) => it.encode_to_vec(),
             Self::PublishAccessReplica(it) => it.encode_to_vec(),
             Self::ReloadExternalConfig(it) => it.encode_to_vec(),
+            Self::RenewBundleLease(it) => it.encode_to_vec(),
+            Self::PauseLeases(it) => it.encode_to_vec(),
+            Self::ResumeLeases(it) => it.encode_to_vec(),
         }
     }
 
@@ -273,6 +283,9 @@ impl Request {
             }
             Self::PublishAccessReplica(_) => "norsk.api.manager.PublishAccessReplicaRequest",
             Self::ReloadExternalConfig(_) => "norsk.api.manager.ReloadExternalConfigRequest",
+            Self::RenewBundleLease(_) => "norsk.api.manager.RenewBundleLeaseRequest",
+            Self::PauseLeases(_) => "norsk.api.manager.PauseLeasesRequest",
+            Self::ResumeLeases(_) => "norsk.api.manager.ResumeLeasesRequest",
         }
     }
 

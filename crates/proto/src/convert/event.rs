@@ -113,10 +113,11 @@ impl From<&ProviderHealth> for manager::ProviderHealth {
 // === leases, audit ===
 
 /// The states of a lease by the names that the domain has for them.
-const LEASE_STATES: [(manager::LeaseState, &str); 3] = [
+const LEASE_STATES: [(manager::LeaseState, &str); 4] = [
     (manager::LeaseState::Held, "held"),
     (manager::LeaseState::LostWaiting, "lost_waiting"),
     (manager::LeaseState::PausedKept, "paused_kept"),
+    (manager::LeaseState::Released, "released"),
 ];
 
 impl TryFrom<manager::JobLeaseInfo> for JobLeaseInfo {
@@ -134,6 +135,8 @@ impl TryFrom<manager::JobLeaseInfo> for JobLeaseInfo {
             fence: lease.fence,
             ttl_ms: lease.ttl_ms,
             state: name.ok_or_else(|| WireError::missing("state"))?.to_owned(),
+            remaining_ms: lease.remaining_ms,
+            refreshed_at: read_time_optional(lease.refreshed_at, "refreshed_at")?,
         })
     }
 }
@@ -151,8 +154,8 @@ pub fn write_lease(lease: &JobLeaseInfo) -> Result<manager::JobLeaseInfo, WireEr
         node_id: lease.node_id.as_str().to_owned(),
         fence: lease.fence,
         ttl_ms: lease.ttl_ms,
-        remaining_ms: 0,
-        refreshed_at: None,
+        remaining_ms: lease.remaining_ms,
+        refreshed_at: lease.refreshed_at.map(write_time),
         state: (*state).into(),
     })
 }

@@ -13,6 +13,7 @@ pub mod common;
 pub mod event;
 pub mod inventory;
 pub mod job;
+pub mod lease;
 pub mod node;
 pub mod refusal;
 pub mod stream;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{JobId, MigrationId, NodeId, StartId};
+use greenroom_types::{JobId, MigrationId, Mono, NodeId, StartId};
 
 use super::World;
 use crate::format::action::HoldKind;
@@ -37,6 +37,10 @@ pub(crate) enum Pending {
     /// The Manager has heard nothing of a worker for too long; the number tells one cut of the line
     /// from the next.
     Silence(NodeId, u64),
+    /// A worker refreshes the lease of an instance.
+    Refresh(NodeId, StartId),
+    /// A lease that was last refreshed at that moment ends.
+    LeaseEnds(NodeId, StartId, Mono),
 }
 
 /// What is held, and what is kept back by that.
@@ -70,7 +74,11 @@ impl Pending {
             Self::Gone(..) => Some(HoldKind::JobStopped),
             Self::Signal(..) => Some(HoldKind::MigrationSignals),
             Self::Pulled(..) => Some(HoldKind::ImagePulls),
-            Self::MachineGone(_) | Self::WorkerEnds(_) | Self::Silence(..) => None,
+            Self::MachineGone(_)
+            | Self::WorkerEnds(_)
+            | Self::Silence(..)
+            | Self::Refresh(..)
+            | Self::LeaseEnds(..) => None,
         }
     }
 
@@ -87,7 +95,9 @@ impl Pending {
             | Self::Pulled(node_id, ..)
             | Self::MachineGone(node_id)
             | Self::WorkerEnds(node_id)
-            | Self::Silence(node_id, _) => node_id,
+            | Self::Silence(node_id, _)
+            | Self::Refresh(node_id, _)
+            | Self::LeaseEnds(node_id, ..) => node_id,
         }
     }
 
@@ -96,7 +106,9 @@ impl Pending {
             Self::Prepared(_, start_id)
             | Self::Running(_, start_id)
             | Self::Gone(_, start_id)
-            | Self::Signal(_, start_id, ..) => Some(start_id),
+            | Self::Signal(_, start_id, ..)
+            | Self::Refresh(_, start_id)
+            | Self::LeaseEnds(_, start_id, _) => Some(start_id),
             _ => None,
         }
     }
@@ -191,6 +203,10 @@ impl World {
             Pending::MachineGone(node_id) => self.machine_gone(&node_id),
             Pending::WorkerEnds(node_id) => self.worker_ends(&node_id),
             Pending::Silence(node_id, cut) => self.silence(&node_id, cut),
+            Pending::Refresh(node_id, start_id) => self.refreshes(&node_id, &start_id),
+            Pending::LeaseEnds(node_id, start_id, since) => {
+                self.lease_ends(&node_id, &start_id, since);
+            }
         }
     }
 }

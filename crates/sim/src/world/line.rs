@@ -146,8 +146,10 @@ impl World {
                 instance: run.order.instance.clone(),
                 state: run.phase.state(),
                 ports: Default::default(),
+                fence: run.order.fence,
             })
             .collect();
+        let leases_paused = worker.paused;
         let journal = std::mem::take(&mut worker.journal);
         let hello = Hello {
             boot_id: "simulated".to_owned(),
@@ -155,6 +157,7 @@ impl World {
             inventory: (!quiet).then(|| Box::new(worker.inventory())),
             instances,
             last_report_id: worker.report_id + journal.len() as u64,
+            leases_paused,
             ..Hello::default()
         };
         let now = self.now();

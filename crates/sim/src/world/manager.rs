@@ -37,6 +37,7 @@ impl World {
             ..
         } = self.ledger.apply(now.wall, command);
         self.keeper.observe(now, &self.ledger, &touched);
+        self.leases.observe(now, &self.ledger, &touched);
         self.orders.extend(orders);
         (outcome, changes)
     }
@@ -67,7 +68,9 @@ impl World {
             return (Err(refused(refusal)), Vec::new());
         }
         let (outcome, changes) = self.make_call(call, "scenario:policy");
-        (outcome.map_err(refused), changes)
+        let now = self.now();
+        let outcome = outcome.map_err(|refusal| refused(self.leases.complete(now, refusal)));
+        (outcome, changes)
     }
 
     /// A call of somebody else.
@@ -273,6 +276,10 @@ impl World {
             Command::Tick(Due::ForgetNode(node_id)) => {
                 format!("{}: leaves the record", purchases.name(node_id))
             }
+            Command::Tick(Due::LeaseLost { key, .. }) => {
+                format!("the lease of {key} was not refreshed")
+            }
+            Command::Tick(Due::LeaseOver { key, .. }) => format!("the lease of {key} is over"),
             Command::Tick(due) => format!("{due:?}"),
             other => format!("{other:?}"),
         });

@@ -38,6 +38,7 @@ impl World {
             epoch: self.seed.hex(),
             renew: false,
             config: Some(Box::new(config())),
+            generation: 1,
         };
         let _ = self.commit(Command::Open(open));
         for bundle in &scenario.bundles {

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_ledger::{MigrationStep, Report, WorkerJob, WorkerOrder};
-use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::call::InstanceRef;
 use greenroom_types::inventory::{
     AssignedJob, Capability, Disk, Gpu, HeldImage, NodeInventory, RUNTIME_UNAVAILABLE, RuntimeKind,
@@ -16,7 +15,7 @@ use greenroom_types::inventory::{
 use greenroom_types::job::Container;
 use greenroom_types::node::{InstanceState, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{MigrationId, Millis, Mono, NodeId, StartId};
+use greenroom_types::{MigrationId, Millis, Mono, NodeId, SHARE_TOLERANCE, StartId};
 
 use super::World;
 use super::hold::Pending;
@@ -58,6 +57,8 @@ pub(crate) struct Worker {
     pub(crate) mended_at: Option<Mono>,
     /// Batches of images that it pulls.
     pub(super) pulls: Vec<Pull>,
+    /// It takes leases for paused.
+    pub(super) paused: bool,
 }
 
 /// The hardware of a node.
@@ -83,6 +84,8 @@ pub(crate) struct Machine {
 pub(crate) struct Run {
     pub(crate) order: Box<WorkerJob>,
     pub(crate) phase: RunPhase,
+    /// When its lease was last refreshed.
+    pub(super) refreshed: Mono,
 }
 
 /// How far an instance has come on its worker.
@@ -354,6 +357,7 @@ impl World {
                 batch_id,
                 image_refs,
             } => self.pull(node_id, batch_id, image_refs),
+            WorkerOrder::LeasesPaused { paused, .. } => self.leases_paused(node_id, paused),
             WorkerOrder::UpdateJob(_)
             | WorkerOrder::ReportAck { .. }
             | WorkerOrder::Tags(_)
@@ -385,6 +389,13 @@ impl World {
             self.report(node_id, report);
             return;
         }
+        if !self.takes_lease(node_id, &job) {
+            return;
+        }
+        let refreshed = self.mono();
+        let Some(worker) = self.workers.get_mut(node_id) else {
+            return;
+        };
         let waits = worker
             .runs
             .values()
@@ -395,9 +406,13 @@ impl World {
             RunPhase::Creating
         };
         let start_id = instance.start_id.clone();
-        worker
-            .runs
-            .insert(start_id.clone(), Run { order: job, phase });
+        let run = Run {
+            order: job,
+            phase,
+            refreshed,
+        };
+        worker.runs.insert(start_id.clone(), run);
+        self.keeps_lease(node_id, &start_id);
         self.report(node_id, Report::Accepted(instance));
         self.inventory_follows(node_id);
         if !waits {
@@ -569,6 +584,10 @@ impl World {
         self.workers.get(node_id)?.runs.get(start_id)
     }
 
+    pub(super) fn run_mut(&mut self, node_id: &NodeId, start_id: &StartId) -> Option<&mut Run> {
+        self.workers.get_mut(node_id)?.runs.get_mut(start_id)
+    }
+
     fn instance(&self, node_id: &NodeId, start_id: &StartId) -> Option<InstanceRef> {
         Some(self.run(node_id, start_id)?.order.instance.clone())
     }
@@ -597,11 +616,15 @@ impl World {
 
     /// An instance that another run of the policy left behind goes on under its old start.
     pub(super) fn keeps(&mut self, node_id: &NodeId, order: WorkerJob) {
-        let order = Box::new(order);
+        let run = Run {
+            order: Box::new(order),
+            phase: RunPhase::Running,
+            refreshed: self.mono(),
+        };
+        let start_id = run.order.instance.start_id.clone();
         if let Some(worker) = self.workers.get_mut(node_id) {
-            let start_id = order.instance.start_id.clone();
-            let phase = RunPhase::Running;
-            worker.runs.insert(start_id, Run { order, phase });
+            worker.runs.insert(start_id.clone(), run);
+            self.keeps_lease(node_id, &start_id);
         }
     }
 

@@ -11,7 +11,8 @@ use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_message::Message;
 use greenroom_proto::worker::worker_server::{Worker, WorkerServer};
 use greenroom_proto::worker::{
-    Health, NodeControllerMessage, WorkerHello, WorkerJobPrepared, WorkerJobStarted, WorkerMessage,
+    Health, LeasesPauseAck, NodeControllerMessage, WorkerHello, WorkerJobPrepared,
+    WorkerJobStarted, WorkerMessage,
 };
 use greenroom_tls::mint::from_seed;
 use greenroom_tls::{Binding, Door, Identity, Peer, ServerTls, fingerprint};
@@ -154,7 +155,7 @@ fn greet(
         protocol_major: PROTOCOL_MAJOR + u32::from(state.honesty == Honesty::OtherMajor),
         protocol_minor: PROTOCOL_MINOR,
         build: "fake".to_owned(),
-        boot_id: "boot".to_owned(),
+        boot_id: format!("boot {}", state.boots),
         machine_id: other(machine_id, Honesty::WrongMachine),
         inventory: Some((&state.inventory).into()),
         instances: state
@@ -165,7 +166,7 @@ fn greet(
                     key: held.key.clone(),
                     start_id: start_id.clone(),
                     state: held.state,
-                    fence: 0,
+                    fence: held.fence,
                     ports: Default::default(),
                 };
                 (&instance).into()
@@ -174,6 +175,7 @@ fn greet(
         last_report_id: state.last_report,
         replica_version: state.replica_version,
         control_plane_version: state.planes_version,
+        leases_paused: state.paused,
         ..WorkerHello::default()
     };
     if state.honesty != Honesty::Mute {
@@ -289,6 +291,7 @@ impl State {
                 let held = Held {
                     key: key.clone(),
                     state: InstanceState::Provisioned,
+                    fence: order.fence,
                 };
                 self.instances.insert(order.start_id.clone(), held);
                 if self.holds {
@@ -298,6 +301,16 @@ impl State {
                 match order.defer_start {
                     true => self.turn(&order.start_id, InstanceState::Prepared),
                     false => self.turn(&order.start_id, InstanceState::Running),
+                }
+            }
+            Received::LeasesPaused { paused, .. } if !self.ignores_pauses => {
+                self.paused = *paused;
+                if let Some(line) = &self.stream {
+                    // A stream that just broke takes none.
+                    let _ = line.out.send(Ok(WorkerMessage {
+                        message: Some(Message::LeasesPauseAck(LeasesPauseAck { paused: *paused })),
+                        ..WorkerMessage::default()
+                    }));
                 }
             }
             Received::StartPrepared { start_id, .. } if !self.holds => {

@@ -74,6 +74,9 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::Rotated { .. } => "a rotated fleet",
         Reply::ReplicaVersion(_) => "a version of access roles",
         Reply::Reloaded(_) => "what a reload changed",
+        Reply::BundleLease(_) => "a bundle lease",
+        Reply::LeasesPaused { .. } => "paused leases",
+        Reply::LeasesResumed(_) => "resumed leases",
     };
     let message = format!("{kind} is no answer of {rpc}");
     Refusal::new(Status::Internal, "internal", message)
@@ -399,6 +402,44 @@ impl Answer for manager::RotateDiscoveryTierSecretResponse {
     }
 }
 
+impl Answer for manager::RenewBundleLeaseResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::BundleLease(expires_at) => Ok(Self {
+                expires_at: expires_at.map(write_time),
+            }),
+            other => Err(mismatch(&other, "RenewBundleLease")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        let expires_at = read_time_optional(self.expires_at, "expires_at")?;
+        Ok(Reply::BundleLease(expires_at))
+    }
+}
+
+impl Answer for manager::PauseLeasesResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::LeasesPaused {
+                since,
+                not_acknowledged,
+            } => Ok(Self {
+                paused_since: Some(write_time(since)),
+                not_acknowledged: not_acknowledged.iter().map(ToString::to_string).collect(),
+            }),
+            other => Err(mismatch(&other, "PauseLeases")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        let since = read_time_optional(self.paused_since, "paused_since")?;
+        let nodes = self.not_acknowledged.into_iter();
+        Ok(Reply::LeasesPaused {
+            since: since.ok_or_else(|| WireError::missing("paused_since"))?,
+            not_acknowledged: nodes.map(NodeId::new).collect(),
+        })
+    }
+}
+
 impl Answer for manager::PublishAccessReplicaResponse {
     fn write(reply: Reply) -> Result<Self, Refusal> {
         match reply {
@@ -420,6 +461,18 @@ impl Answer for manager::ReloadExternalConfigResponse {
     }
     fn read(self) -> Result<Reply, WireError> {
         Ok(Reply::Reloaded(self.changes))
+    }
+}
+
+impl Answer for manager::ResumeLeasesResponse {
+    fn write(reply: Reply) -> Result<Self, Refusal> {
+        match reply {
+            Reply::LeasesResumed(leases) => Ok(Self { leases }),
+            other => Err(mismatch(&other, "ResumeLeases")),
+        }
+    }
+    fn read(self) -> Result<Reply, WireError> {
+        Ok(Reply::LeasesResumed(self.leases))
     }
 }
 

@@ -115,6 +115,8 @@ fn required(request: &Request) -> Result<(), WireError> {
         Request::RotateDiscoveryTierSecret(_)
         | Request::PublishAccessReplica(_)
         | Request::ReloadExternalConfig(_) => Ok(()),
+        Request::RenewBundleLease(it) => text(&it.bundle_id, "bundle_id"),
+        Request::PauseLeases(_) | Request::ResumeLeases(_) => Ok(()),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -297,6 +299,15 @@ fn read(request: Request) -> Result<Call, WireError> {
             keys: it.keys.into_iter().map(Into::into).collect(),
         })),
         Request::ReloadExternalConfig(_) => Call::ReloadExternalConfig,
+        Request::RenewBundleLease(it) => Call::RenewBundleLease {
+            bundle_id: BundleId::new(it.bundle_id),
+            ttl_ms: Millis(it.ttl_ms),
+        },
+        Request::PauseLeases(it) => Call::PauseLeases {
+            reason: it.reason,
+            by: it.by,
+        },
+        Request::ResumeLeases(it) => Call::ResumeLeases { by: it.by },
         Request::AbortMigration(it) => Call::AbortMigration {
             job_id: read_job_id(it.job_id, "job_id")?,
             source_role: Role::new(it.source_role),

@@ -301,6 +301,13 @@ fn replies_come_back_the_same_and_fit_their_call_only() {
     });
     there_and_back::<manager::PublishAccessReplicaResponse>(Reply::ReplicaVersion(7));
     there_and_back::<manager::ReloadExternalConfigResponse>(Reply::Reloaded(vec!["a".to_owned()]));
+    there_and_back::<manager::RenewBundleLeaseResponse>(Reply::BundleLease(Some(Wall(7_000))));
+    there_and_back::<manager::RenewBundleLeaseResponse>(Reply::BundleLease(None));
+    there_and_back::<manager::PauseLeasesResponse>(Reply::LeasesPaused {
+        since: Wall(8_000),
+        not_acknowledged: vec!["n".into()],
+    });
+    there_and_back::<manager::ResumeLeasesResponse>(Reply::LeasesResumed(3));
 
     let refusal = manager::JobHash::write(Reply::Done).unwrap_err();
     assert_eq!(

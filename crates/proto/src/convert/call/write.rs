@@ -244,6 +244,19 @@ impl From<&Call> for Request {
                 reason: reason.clone(),
                 migration_id: migration_id.to_string(),
             }),
+            Call::RenewBundleLease { bundle_id, ttl_ms } => {
+                Self::RenewBundleLease(manager::RenewBundleLeaseRequest {
+                    bundle_id: bundle_id.to_string(),
+                    ttl_ms: ttl_ms.0,
+                })
+            }
+            Call::PauseLeases { reason, by } => Self::PauseLeases(manager::PauseLeasesRequest {
+                reason: reason.clone(),
+                by: by.clone(),
+            }),
+            Call::ResumeLeases { by } => {
+                Self::ResumeLeases(manager::ResumeLeasesRequest { by: by.clone() })
+            }
         }
     }
 }

@@ -210,6 +210,19 @@ fn audit_call() -> impl Strategy<Value = Call> {
     ]
 }
 
+fn lease_call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        (name().prop_map(BundleId::new), any::<u64>()).prop_map(|(bundle_id, ttl_ms)| {
+            Call::RenewBundleLease {
+                bundle_id,
+                ttl_ms: Millis(ttl_ms),
+            }
+        }),
+        (text(), text()).prop_map(|(reason, by)| Call::PauseLeases { reason, by }),
+        text().prop_map(|by| Call::ResumeLeases { by }),
+    ]
+}
+
 fn kv_call() -> impl Strategy<Value = Call> {
     let value = || option::of(vec(any::<u8>(), 0..8).prop_map(std::sync::Arc::from));
     let write =
@@ -309,6 +322,7 @@ pub(in crate::convert::tests) fn call() -> impl Strategy<Value = Call> {
         node_call(),
         migration_call(),
         kv_call(),
+        lease_call(),
         audit_call(),
         fleet_call()
     ]

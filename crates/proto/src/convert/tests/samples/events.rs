@@ -135,15 +135,21 @@ fn job_event() -> impl Strategy<Value = StreamEvent> {
 }
 
 fn other_event() -> impl Strategy<Value = StreamEvent> {
-    let state = one_of(&["held", "lost_waiting", "paused_kept"]).prop_map(str::to_owned);
-    let lease = (key(), start_id(), node_id(), any::<(u64, u64)>(), state).prop_map(
-        |(key, start_id, node_id, (fence, ttl_ms), state)| JobLeaseInfo {
-            key,
-            start_id,
-            node_id,
-            fence,
-            ttl_ms,
-            state,
+    let state =
+        one_of(&["held", "lost_waiting", "paused_kept", "released"]).prop_map(str::to_owned);
+    let numbers = (any::<(u64, u64, u64)>(), option::of(wall()));
+    let lease = (key(), start_id(), node_id(), numbers, state).prop_map(
+        |(key, start_id, node_id, ((fence, ttl_ms, remaining_ms), refreshed_at), state)| {
+            JobLeaseInfo {
+                key,
+                start_id,
+                node_id,
+                fence,
+                ttl_ms,
+                state,
+                remaining_ms,
+                refreshed_at,
+            }
         },
     );
     let texts = (text(), text(), text(), text());
