@@ -303,6 +303,7 @@ impl World {
         let fresh = Fresh {
             id: format!("{:032x}", self.drawn),
             token: format!("t{}", self.drawn),
+            ..Fresh::default()
         };
         self.apply(Command::Call(Box::new(Called {
             call,

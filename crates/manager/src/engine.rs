@@ -52,6 +52,8 @@ pub(crate) struct Fixed {
     pub(crate) kv_admin_namespaces: BTreeSet<String>,
     /// For the workers (SEC-08).
     pub(crate) license: License,
+    /// A pause of leases that lasts longer is told (LEASE-13).
+    pub(crate) lease_pause_max: Duration,
 }
 
 /// Who calls.
@@ -78,10 +80,10 @@ impl Engine {
         vault: Vault,
         fixed: Fixed,
         planes: Planes,
-        lease_pause_max: Duration,
     ) -> Self {
-        let leases = store
-            .read(|recorded: &Recorded| leases::begin(lease_pause_max, clock.now(), &recorded.0));
+        let pause_max = fixed.lease_pause_max;
+        let leases =
+            store.read(|recorded: &Recorded| leases::begin(pause_max, clock.now(), &recorded.0));
         let stopping = watch::Sender::new(false);
         Self(Arc::new(Parts {
             store,

@@ -143,11 +143,9 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         member: settings.member_name.clone(),
         kv_admin_namespaces: settings.kv_admin_namespaces,
         license: settings.license,
+        lease_pause_max: settings.lease_pause_max,
     };
-    let pause_max = settings.lease_pause_max;
-    let engine = Engine::new(
-        store, hub, clock, status_log, vault, fixed, planes, pause_max,
-    );
+    let engine = Engine::new(store, hub, clock, status_log, vault, fixed, planes);
     let (notes, notes_out) = mpsc::unbounded_channel();
     let links = Arc::new(Links::new(engine.clone(), settings.links, notes));
     let (mut keeper, begun_at) = engine.read_at(|ledger, revision| {

@@ -593,7 +593,6 @@ impl Node {
             replica_version: self.held.replica_version,
             control_plane_version: self.held.planes_version,
             leases_paused: self.agent.leases_paused(),
-            ..Default::default()
         }
     }
 

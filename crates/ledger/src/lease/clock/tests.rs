@@ -88,6 +88,7 @@ impl Bench {
         let fresh = Fresh {
             id: format!("{:032x}", self.drawn),
             token: format!("t{}", self.drawn),
+            ..Fresh::default()
         };
         self.apply(Command::Call(Box::new(Called {
             call,
