@@ -69,7 +69,8 @@ pub enum Command {
 pub struct Open {
     /// A fresh random id for the epoch, taken when the state has none yet (EVT-16).
     pub epoch: String,
-    /// Begin a new epoch although there is one: after a restore or a forced generation.
+    /// Begin a new epoch although there is one, as a store does that was just restored. It begins by
+    /// itself where the generation is another one.
     pub renew: bool,
     /// Settings to put in force; none keeps those in force.
     pub config: Option<Box<Config>>,

@@ -42,6 +42,8 @@ pub struct Ledger {
     pub(crate) discovery: Option<Discovery>,
     pub(crate) replica: Option<Replica>,
     pub(crate) overrides: Overrides,
+    /// Generation of the store that it was last opened from.
+    pub(crate) generation: u64,
     /// Fencing number of the latest grant (LEASE-02).
     pub(crate) fence: u64,
     pub(crate) leases: BTreeMap<InstanceKey, Lease>,
@@ -100,13 +102,15 @@ impl Ledger {
     }
 
     fn apply_open(&mut self, out: &mut Out, open: Open) -> CallResult {
-        if open.renew {
+        let renew = open.renew || self.is_of_another_generation(open.generation);
+        if renew {
             self.note(out, "store_restored", &json!({"formerEpoch": self.epoch}));
         }
-        if self.epoch.is_empty() || open.renew {
+        if self.epoch.is_empty() || renew {
             self.epoch = open.epoch;
             self.seq = 0;
         }
+        self.generation = open.generation;
         // A forced generation goes on from a state that others may have been ahead of, so that their
         // numbers must not come again (LEASE-02).
         self.fence = self.fence.max(open.generation << 32);

@@ -29,6 +29,12 @@ impl Ledger {
         &self.epoch
     }
 
+    /// Whether a store of this generation goes on from a state of an earlier one, as after a restore:
+    /// clients may have been told what is not in it, so a new epoch begins (EVT-16).
+    pub const fn is_of_another_generation(&self, generation: u64) -> bool {
+        self.generation != 0 && self.generation != generation
+    }
+
     /// Seq of the latest change.
     pub const fn seq(&self) -> u64 {
         self.seq

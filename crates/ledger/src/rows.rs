@@ -111,6 +111,8 @@ struct Meta {
     next_request: u64,
     #[serde(default)]
     fence: u64,
+    #[serde(default)]
+    generation: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -167,6 +169,7 @@ impl Ledger {
                 seq: self.seq,
                 next_request: self.next_request,
                 fence: self.fence,
+                generation: self.generation,
             };
             put(META, "ledger".to_owned(), Some(json(&meta)));
         }
@@ -309,6 +312,7 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 ledger.seq = meta.seq;
                 ledger.next_request = meta.next_request;
                 ledger.fence = meta.fence;
+                ledger.generation = meta.generation;
             }
             CONFIG => ledger.config = read(&row)?,
             JOB => {

@@ -132,7 +132,10 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     config.member_name.clone_from(&settings.member_name);
     let (store, outputs, boot) = Store::open(config).await?;
 
-    let renew = tell_of_restore(&boot);
+    let restored = tell_of_restore(&boot);
+    let generation = store.identity().generation;
+    let renew = restored
+        || store.read(|recorded: &Recorded| recorded.0.is_of_another_generation(generation));
 
     let hub = Arc::new(Hub::new(settings.events));
     let vault = store
@@ -172,7 +175,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         epoch: greenroom_auth::hex(&greenroom_auth::random::<16>()),
         renew,
         config: Some(Box::new(settings.ledger)),
-        generation: engine.store().identity().generation,
+        generation,
     };
     engine.propose(Command::Open(open)).await?;
     let overrides = Arc::new(OverridesFile::new(settings.overrides_file));

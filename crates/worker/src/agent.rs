@@ -682,13 +682,6 @@ impl Agent {
         out.act.push(Act::Report(report));
     }
 
-    fn remember_end(&mut self, start_id: &StartId, said: Said) {
-        self.ended.push_back((start_id.clone(), said));
-        if self.ended.len() > ENDED_MAX {
-            self.ended.pop_front();
-        }
-    }
-
     fn ports(&self, start_id: &StartId) -> PortMappings {
         self.room
             .of(start_id)

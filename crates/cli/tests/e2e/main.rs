@@ -13,6 +13,7 @@ mod fleet;
 mod handover;
 mod harness;
 mod installation;
+mod leases;
 mod manifests;
 mod notices;
 mod operator;

@@ -4,14 +4,15 @@ use serde_json::json;
 
 use crate::harness::{Up, run, sleeping, temp};
 
-// spec: STORE-05, STORE-10
-#[test]
-fn a_backup_is_made_beside_a_running_manager_and_put_back_by_hand() {
+// spec: STORE-05, STORE-10, EVT-16
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_made_beside_a_running_manager_and_put_back_by_hand() {
     let folder = temp();
     let up = Up::start(&folder, &["--workers", "1"]);
     up.file("kept.yaml", sleeping("kept", &["a"]));
     up.file("later.yaml", sleeping("later", &["a"]));
     up.run(&["apply", "-f", "kept.yaml", "--wait"]).ok();
+    let epoch = up.watch().await.initial().epoch.clone();
     let data = folder.path().join("data/manager");
     let data = data.to_str().unwrap();
     let copy = folder.path().join("copy.db");
@@ -48,6 +49,8 @@ fn a_backup_is_made_beside_a_running_manager_and_put_back_by_hand() {
     }
 
     let up = Up::start(&folder, &["--workers", "1"]);
+    // Who followed the old course begins anew with a whole snapshot.
+    assert_ne!(up.watch().await.initial().epoch, epoch);
     let bundles = up.run(&["get", "bundles", "--json"]).ok().json();
     let ids: Vec<_> = bundles
         .as_array()

@@ -676,3 +676,31 @@ async fn the_first_change_after_a_snapshot_is_the_next_one_while_others_write() 
     }
     writer.await.unwrap();
 }
+
+// spec: EVT-16, HARDM-17
+#[tokio::test]
+async fn who_resumes_after_a_backup_was_put_back_is_told_all_anew_and_nothing_of_before() {
+    let mut manager = TestManager::start().await;
+    let client = manager.client().await;
+    client.create_job(job("kept")).await.unwrap();
+    let copy = manager.folder().join("copy.db");
+    greenroom_store::offline::back_up(manager.data_dir(), Some(&copy), 1, 1).unwrap();
+    let mut watch = manager.watch().await;
+    let epoch = watch.initial().epoch.clone();
+    client.create_job(job("given-up")).await.unwrap();
+    watch.until_job("given-up", "seen", |_| true).await;
+    manager.end().await;
+    greenroom_manager::restore(manager.data_dir(), &copy).unwrap();
+    manager.run().await;
+    watch.until_snapshot().await;
+    assert_ne!(watch.initial().epoch, epoch);
+    let jobs: Vec<&str> = watch.mirror().jobs.keys().map(|id| id.as_str()).collect();
+    assert_eq!(jobs, ["kept"]);
+    // From here on it goes on as ever.
+    let epoch = watch.initial().epoch.clone();
+    manager.restart().await;
+    let client = manager.client().await;
+    client.create_job(job("after")).await.unwrap();
+    watch.until_job("after", "seen", |_| true).await;
+    assert_eq!(manager.watch().await.initial().epoch, epoch);
+}

@@ -3,7 +3,7 @@
 use greenroom_types::job::JobInfoKind;
 use greenroom_types::{Millis, StartId};
 
-use super::{Act, Agent, Effects, Instance, Phase, REASON_MAX, RuntimeEvent};
+use super::{Act, Agent, ENDED_MAX, Effects, Instance, Phase, REASON_MAX, RuntimeEvent};
 use crate::handover::Input;
 use crate::journal::{Record, StepRecord};
 use crate::lifecycle::{FAILURE_GRACE, Outcome};
@@ -23,6 +23,13 @@ fn bounded(mut kind: JobInfoKind) -> JobInfoKind {
 // === impl Agent ===
 
 impl Agent {
+    pub(super) fn remember_end(&mut self, start_id: &StartId, said: Said) {
+        self.ended.push_back((start_id.clone(), said));
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
+
     pub(super) fn apply_runtime(
         &mut self,
         start_id: &StartId,

@@ -12,18 +12,18 @@ mod labels;
 mod play;
 mod pulls;
 mod reach;
+mod removal;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bollard::errors::Error as Engine;
 use bollard::models::{ContainerStateStatusEnum, NetworkCreateRequest};
 use bollard::query_parameters::{
     InspectContainerOptions, ListContainersOptions, ListImagesOptions, ListNetworksOptions,
-    ListVolumesOptions, RemoveContainerOptions, RemoveVolumeOptions,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use greenroom_types::inventory::HeldImage;
@@ -76,6 +76,7 @@ pub(crate) struct DockerRuntime {
     players: Arc<Mutex<BTreeMap<StartId, mpsc::Sender<Command>>>>,
     /// The engine is on this machine.
     is_local: bool,
+    begun: Instant,
 }
 
 /// One container of an instance, as found.
@@ -131,6 +132,7 @@ impl DockerRuntime {
             pull_tries: Duration::ZERO,
             players: Arc::default(),
             is_local: host.starts_with("unix://"),
+            begun: Instant::now(),
         })
     }
 
@@ -420,45 +422,10 @@ impl Runtime for DockerRuntime {
         let filter = self.marks()?.filter(Some(start_id));
         // Whoever still plays it must not take the removal for an end to be judged.
         lock(&self.players).remove(start_id);
-        for part in self.parts(Some(start_id)).await?.into_values().flatten() {
-            let options = RemoveContainerOptions {
-                force: true,
-                v: true,
-                link: false,
-            };
-            gone(self.docker.remove_container(&part.id, Some(options)).await)?;
-        }
-        let options = ListNetworksOptions {
-            filters: Some(filter.clone()),
-        };
-        for network in self
-            .docker
-            .list_networks(Some(options))
-            .await
-            .map_err(error)?
-        {
-            gone(
-                self.docker
-                    .remove_network(&network.id.unwrap_or_default())
-                    .await,
-            )?;
-        }
-        // Only volumes of this one instance carry its start id.
-        let options = ListVolumesOptions {
-            filters: Some(filter),
-        };
-        let volumes = self
-            .docker
-            .list_volumes(Some(options))
-            .await
-            .map_err(error)?
-            .volumes;
-        for volume in volumes.unwrap_or_default() {
-            gone(
-                self.docker
-                    .remove_volume(&volume.name, None::<RemoveVolumeOptions>)
-                    .await,
-            )?;
+        removal::remove(&self.docker, &filter).await?;
+        if self.begun.elapsed() < removal::EARLY {
+            let docker = self.docker.clone();
+            tokio::spawn(removal::remove_again(docker, filter, start_id.clone()));
         }
         self.logs.end(start_id);
         Ok(())
