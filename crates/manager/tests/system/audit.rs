@@ -4,6 +4,7 @@ use greenroom_sdk::types::stream::StreamEvent;
 use greenroom_sdk::{AuditPage, AuditQuery, Client, EventGroup, EventSettings};
 use greenroom_testkit::{TestManager, Watch, job, within};
 
+use super::security::Guarded;
 use super::until_audited;
 
 fn query() -> AuditQuery {
@@ -259,4 +260,21 @@ async fn an_answer_of_heavy_entries_is_bounded_and_pages_go_on() {
     let before = first.last().unwrap().seq;
     let rest = client.get_audit_log(all(before)).await.unwrap().entries;
     assert_eq!((first.len() + rest.len(), rest[0].seq), (40, before - 1));
+}
+
+// spec: SEC-17
+#[tokio::test]
+async fn who_calls_is_what_the_credential_proves_and_by_is_what_the_caller_says() {
+    let guarded = Guarded::start().await;
+    let admin = guarded.manager.client().await;
+    admin.pause_leases("switch", "ana").await.unwrap();
+    let entry = until_audited(&admin, "pause_leases", 1).await;
+    assert_eq!(entry.actor, "loopback");
+    let payload: serde_json::Value = serde_json::from_str(&entry.payload).unwrap();
+    assert_eq!(payload["by"], "ana");
+
+    let operator = guarded.with(&guarded.operator).await;
+    operator.create_job(job("a")).await.unwrap();
+    let entry = until_audited(&admin, "create_job", 1).await;
+    assert_eq!(entry.actor, "otto");
 }

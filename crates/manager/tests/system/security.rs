@@ -44,7 +44,7 @@ pub(super) struct Guarded {
 // === impl Guarded ===
 
 impl Guarded {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::start_with(|_| ()).await
     }
 
