@@ -100,6 +100,8 @@ fn check_form(manifest: &Manifest, problems: &mut Vec<Problem>) {
 
 #[cfg(test)]
 mod tests {
+    use greenroom_types::job::LeasePolicy;
+
     use super::*;
 
     fn faults(text: &str) -> Vec<String> {
@@ -246,6 +248,21 @@ mod tests {
                 }
             ]
         );
+    }
+
+    // spec: LEASE-01
+    #[test]
+    fn a_key_that_protects_does_so_with_nothing_behind_it() {
+        let read = |text: &str| read_bundles("chan.yaml", text).unwrap().remove(0).bundle;
+        let job = "jobs:\n  - jobName: e\n    launch: {services: [{name: s, command: run}]}\n";
+        let plain = read(&format!("bundleId: a\npool: p\n{job}"));
+        assert_eq!((plain.copies(), plain.jobs[0].lease), (1, None));
+        let text = format!(
+            "bundleId: a\npool: p\nresiliencePolicy:\n{job}    lease:\n      # ttlMs: 5000\n"
+        );
+        let protected = read(&text);
+        assert_eq!(protected.copies(), 2);
+        assert_eq!(protected.jobs[0].lease, Some(LeasePolicy::default()));
     }
 
     /// A job that has something to run, as one line.

@@ -168,6 +168,14 @@ pub enum BackupError {
         /// What was found wrong.
         cause: String,
     },
+    /// Nothing is written there.
+    #[error("no backup is written to {}: {why}", path.display())]
+    Target {
+        /// The target.
+        path: PathBuf,
+        /// What is against it.
+        why: String,
+    },
     /// The store was shut down.
     #[error("the store is shut down")]
     Stopped,

@@ -74,7 +74,8 @@ pub fn examine(dir: &Path) -> Result<Held, OpenError> {
 /// `wall_ms`. Goes on beside a running process, whose very last commits may not be in it.
 ///
 /// # Errors
-/// See [`BackupError`]; nothing half made is left.
+/// See [`BackupError`]; nothing half made is left. A target in the data folder, or in the place of a
+/// file that is no backup, is refused: it would take away what the store needs.
 pub fn back_up(
     dir: &Path,
     target: Option<&Path>,
@@ -85,9 +86,35 @@ pub fn back_up(
         root: dir.to_owned(),
     };
     match target {
-        Some(target) => backup::make(&directory.state(), target),
+        Some(target) => {
+            refuse_target(&directory, target)?;
+            backup::make(&directory.state(), target)
+        }
         None => backup::make_regular(&directory, wall_ms, keep),
     }
+}
+
+fn refuse_target(directory: &Directory, target: &Path) -> Result<(), BackupError> {
+    let refused = |why: &str| {
+        Err(BackupError::Target {
+            path: target.to_owned(),
+            why: why.to_owned(),
+        })
+    };
+    let folder = match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // A folder that is not there is told when the copy is written.
+    let real = |path: &Path| path.canonicalize().ok();
+    let (inside, root) = (real(folder), real(&directory.root));
+    if inside.is_some() && inside == root {
+        return refused("it lies in the data folder, among the store's own files");
+    }
+    if target.exists() && verify(target).is_err() {
+        return refused("it is there and is no backup");
+    }
+    Ok(())
 }
 
 /// Reads all of a copy, and says how far it goes.
@@ -95,19 +122,21 @@ pub fn back_up(
 /// # Errors
 /// It is no copy of a state, or is damaged.
 pub fn verify(copy: &Path) -> Result<BackupInfo, OpenError> {
-    let standing = state::verify(copy).map_err(|cause| OpenError::unreadable(copy, cause))?;
-    let bytes = copy
+    let about = copy
         .metadata()
-        .map_err(|error| OpenError::io("cannot read", copy, error))?
-        .len();
-    Ok(backup::info(copy.to_owned(), &standing, bytes))
+        .map_err(|error| OpenError::io("cannot read", copy, error))?;
+    if !about.is_file() {
+        return Err(OpenError::unreadable(copy, "it is no regular file"));
+    }
+    let standing = state::verify(copy).map_err(|cause| OpenError::unreadable(copy, cause))?;
+    Ok(backup::info(copy.to_owned(), &standing, about.len()))
 }
 
 /// Puts a copy in the place of what the folder holds, in a new generation (STORE-10, CLUST-07). The
 /// files that were there are moved aside and kept. No process may use the folder.
 ///
 /// # Errors
-/// The folder is in use; the copy is damaged, is one of another store or of a newer version, or the
+/// The folder is in use, or holds other files and no store (STORE-08); the copy is damaged, is one of another store or of a newer version, or the
 /// machine does not accept it. Nothing was changed then.
 pub fn put_back<M: Machine>(config: &StoreConfig, copy: &Path) -> Result<PutBack, OpenError> {
     let found = sqlite::peek(copy).map_err(|error| OpenError::io("cannot read", copy, error))?;
@@ -125,6 +154,12 @@ pub fn put_back<M: Machine>(config: &StoreConfig, copy: &Path) -> Result<PutBack
     machine.map_err(|cause| OpenError::unreadable(copy, cause))?;
     let (directory, _lock) = Directory::enter(&config.dir)?;
     let named = directory.read_identity()?;
+    let is_store = named.is_some() || directory.state().exists() || directory.log().exists();
+    if !is_store && directory.holds_other_files()? {
+        return Err(OpenError::StoreMissing {
+            dir: directory.root,
+        });
+    }
     if let (Some(named), Some(source)) = (&named, &standing.identity)
         && named.cluster != source.cluster
     {

@@ -223,7 +223,12 @@ fn copy_to(state: &Path, target: &Path) -> Result<Standing, String> {
 /// Puts a finished copy under its final name, durably.
 pub(crate) fn publish(beside: &Path, target: &Path) -> std::io::Result<()> {
     fs::rename(beside, target)?;
-    target.parent().map_or(Ok(()), sync_folder)
+    match target.parent() {
+        // A name alone is in the folder where the process is.
+        Some(folder) if folder.as_os_str().is_empty() => sync_folder(Path::new(".")),
+        Some(folder) => sync_folder(folder),
+        None => Ok(()),
+    }
 }
 
 /// Reads all of a copy: structure, every row's checksum, and how far it goes.

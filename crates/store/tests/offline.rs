@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::{Counters, add, config, open, store_with, value};
-use greenroom_store::{BootOutcome, Loss, OpenError, Store, offline};
+use greenroom_store::{BackupError, BootOutcome, Loss, OpenError, Store, offline};
 
 // spec: STORE-05
 #[tokio::test]
@@ -20,12 +20,29 @@ async fn a_folder_is_looked_at_and_copied_beside_the_process_that_uses_it() {
     assert_eq!(names, ["log.db", "state.db"]);
     assert_eq!(held.backups, []);
 
-    let target = dir.path().join("mine.db");
+    let elsewhere = tempfile::tempdir().expect("folder");
+    let target = elsewhere.path().join("mine.db");
     let made = offline::back_up(dir.path(), Some(&target), 1, 28).expect("a copy");
+    offline::back_up(dir.path(), Some(&target), 1, 28).expect("over a backup");
     assert_eq!(offline::verify(&target).expect("whole"), made);
     let regular = offline::back_up(dir.path(), None, 5, 28).expect("a copy");
     let held = offline::examine(dir.path()).expect("a store");
     assert_eq!(held.backups, [regular]);
+
+    // What the store needs is not written over, nor is what is no backup.
+    let stranger = elsewhere.path().join("notes");
+    fs::write(&stranger, "mine").expect("write");
+    let names = ["log.db", "state.db", "lock", "generation", "new.db"];
+    let targets = names.iter().map(|name| dir.path().join(name));
+    for target in targets.chain([stranger.clone()]) {
+        let before = fs::read(&target).ok();
+        let refused = offline::back_up(dir.path(), Some(&target), 1, 28);
+        assert!(
+            matches!(refused, Err(BackupError::Target { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(fs::read(&target).ok(), before, "{}", target.display());
+    }
     store.propose(add("a", 1)).await.expect("it goes on");
 }
 
@@ -48,7 +65,8 @@ fn a_folder_without_a_store_is_left_as_it_is() {
 async fn a_copy_that_is_put_back_is_the_truth_in_a_new_generation() {
     let dir = tempfile::tempdir().expect("folder");
     store_with(dir.path(), 10).await;
-    let copy = dir.path().join("mine.db");
+    let elsewhere = tempfile::tempdir().expect("folder");
+    let copy = elsewhere.path().join("mine.db");
     offline::back_up(dir.path(), Some(&copy), 1, 28).expect("a copy");
     let (store, outputs, before) = open(dir.path()).await;
     store.propose(add("later", 1)).await.expect("propose");
@@ -87,7 +105,8 @@ async fn a_copy_that_is_put_back_is_the_truth_in_a_new_generation() {
 async fn a_copy_goes_into_an_empty_folder_and_a_bad_or_foreign_one_changes_nothing() {
     let dir = tempfile::tempdir().expect("folder");
     store_with(dir.path(), 10).await;
-    let copy = dir.path().join("mine.db");
+    let elsewhere = tempfile::tempdir().expect("folder");
+    let copy = elsewhere.path().join("mine.db");
     offline::back_up(dir.path(), Some(&copy), 1, 28).expect("a copy");
 
     let empty = tempfile::tempdir().expect("folder");
@@ -95,6 +114,16 @@ async fn a_copy_goes_into_an_empty_folder_and_a_bad_or_foreign_one_changes_nothi
     assert_eq!(put.kept_as, None);
     let (store, _outputs, _) = open(empty.path()).await;
     assert_eq!(value(&store, "a"), Some(10));
+
+    // A folder of somebody else's stays so (STORE-08).
+    let theirs = tempfile::tempdir().expect("folder");
+    fs::write(theirs.path().join("thesis"), "mine").expect("write");
+    let refused = offline::put_back::<Counters>(&config(theirs.path()), &copy);
+    assert!(
+        matches!(refused, Err(OpenError::StoreMissing { .. })),
+        "{refused:?}"
+    );
+    assert!(!theirs.path().join("state.db").exists());
 
     let other = tempfile::tempdir().expect("folder");
     store_with(other.path(), 3).await;
@@ -107,7 +136,7 @@ async fn a_copy_goes_into_an_empty_folder_and_a_bad_or_foreign_one_changes_nothi
     bytes[middle..].fill(0x55);
     fs::write(&copy, bytes).expect("write");
     offline::put_back::<Counters>(&config(other.path()), &copy).expect_err("it is damaged");
-    let noise = other.path().join("noise");
+    let noise = elsewhere.path().join("noise");
     fs::write(&noise, "no database").expect("write");
     offline::put_back::<Counters>(&config(other.path()), &noise).expect_err("it is none");
 

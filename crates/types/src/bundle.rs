@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Tags;
 use crate::id::{BundleId, JobId, JobName, PoolName, Role, TemplateName};
@@ -36,6 +36,17 @@ pub struct Resilience {
     pub same_az: Rule,
     /// Default `allow`.
     pub same_cloud: Rule,
+}
+
+/// A key whose presence asks for something asks for it also with nothing behind it, as when all below
+/// it is commented out: protection must not vanish without a word.
+fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    let value = Option::<T>::deserialize(deserializer)?;
+    Ok(Some(value.unwrap_or_default()))
 }
 
 impl Default for Resilience {
@@ -224,7 +235,11 @@ pub struct BundleJob {
     #[serde(default)]
     pub job_socket: bool,
     /// Fencing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub lease: Option<LeasePolicy>,
     /// Tags of the runtime jobs.
     #[serde(default, skip_serializing_if = "Tags::is_empty")]
@@ -258,7 +273,11 @@ pub struct Bundle {
     /// Its jobs.
     pub jobs: Vec<BundleJob>,
     /// Makes a second copy and says how far apart it stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub resilience_policy: Option<Resilience>,
     /// Rules within a copy.
     #[serde(default)]

@@ -77,7 +77,10 @@ struct Status {
 #[derive(Debug, Args)]
 struct Announce {
     /// https:// or http:// with a host.
-    #[arg(required_unless_present = "withdraw")]
+    #[arg(
+        required_unless_present = "withdraw",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     url: Option<String>,
     /// It will be said again at least every so many seconds; else it counts as stale after three.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]

@@ -180,6 +180,7 @@ fn now_ms() -> i64 {
 fn unmade(error: &BackupError) -> Failure {
     let exit = match error {
         BackupError::Verify { .. } => Exit::Unreadable,
+        BackupError::Target { .. } => Exit::BadInput,
         _ => Exit::DiskFailed,
     };
     Failure::new(exit, chain(error))
@@ -190,6 +191,10 @@ fn unmade(error: &BackupError) -> Failure {
 impl Restore {
     fn run(self) -> Outcome {
         let file: &Path = &self.file;
+        if !file.exists() {
+            let text = format!("{}: there is no such file", file.display());
+            return Err(Failure::bad_input(text));
+        }
         let backup = offline::verify(file).map_err(|error| refused(&error))?;
         let put = greenroom_manager::restore(&self.folder.data_dir, file);
         let put = put.map_err(|error| refused(&error))?;
@@ -212,6 +217,9 @@ impl Restore {
                     "; what was recorded after {} is given up",
                     at(wall_ms)
                 ));
+            }
+            if !self.folder.data_dir.join("secrets.key").exists() {
+                text.push_str("; before a Manager starts, put the key of its secrets there, or name it as secretsKeyFile");
             }
             if let Some(kept) = &put.kept_as {
                 text.push_str(&format!("; what was there is kept in {}", kept.display()));

@@ -33,6 +33,16 @@ async fn a_backup_is_made_beside_a_running_manager_and_put_back_by_hand() {
     run(&["store", "backup", copy, "--data-dir", data])
         .refused(2, &["copy.db is there already", "--replace"]);
     run(&["store", "backup", copy, "--replace", "--data-dir", data]).ok();
+    let key = folder.path().join("data/manager/secrets.key");
+    let before = std::fs::read(&key).unwrap();
+    let key_name = key.to_str().unwrap();
+    run(&["store", "backup", key_name, "--replace", "--data-dir", data])
+        .refused(2, &["no backup is written", "data folder"]);
+    assert_eq!(std::fs::read(&key).unwrap(), before);
+    let mut bare = crate::harness::greenroom();
+    bare.args(["store", "backup", "bare.db", "--data-dir", data]);
+    crate::harness::finish(bare.current_dir(folder.path())).ok();
+    assert!(folder.path().join("bare.db").exists());
     let regular = run(&["store", "backup", "--data-dir", data]).ok().stdout;
     assert!(regular.contains("/backups/state-"), "{regular}");
     let words = run(&["store", "info", "--data-dir", data]).ok().stdout;
