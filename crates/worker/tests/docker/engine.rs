@@ -3,10 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::IMAGE;
 
+/// Engines that were started here.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
 pub(crate) struct Engine {
+    /// A bridge of its own. An engine that is told to have none takes the machine's `docker0` away.
+    bridge: String,
     data: PathBuf,
     /// What is not data: sockets and process numbers.
     run: PathBuf,
@@ -41,7 +47,14 @@ impl Engine {
             .spawn()
             .expect("containerd is there");
         let number = std::process::id();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let bridge = format!("grt{number}x{count}");
+        let address = format!("10.213.{}.1/24", (number + count * 37) % 256);
+        ip(&["link", "add", &bridge, "type", "bridge"]);
+        ip(&["address", "add", &address, "dev", &bridge]);
+        ip(&["link", "set", &bridge, "up"]);
         let mut engine = Self {
+            bridge,
             data: data.to_owned(),
             run: run.to_owned(),
             pool: format!("10.{}.{}.0/20", 214 + number / 16 % 16, number % 16 * 16),
@@ -72,7 +85,7 @@ impl Engine {
             .arg(self.run.join("pid"))
             .arg("--containerd")
             .arg(self.run.join("containerd.sock"))
-            .args(["--host", &self.host(), "--bridge", "none"])
+            .args(["--host", &self.host(), "--bridge", &self.bridge])
             .args(["--iptables=false", "--ip6tables=false", "--live-restore"])
             .args(["--default-address-pool"])
             .arg(format!("base={},size=24", self.pool))
@@ -124,6 +137,11 @@ impl Engine {
     }
 }
 
+fn ip(args: &[&str]) {
+    let output = Command::new("ip").args(args).output().expect("ip is there");
+    assert!(output.status.success(), "{args:?}: {output:?}");
+}
+
 fn socket(run: &Path) -> String {
     format!("unix://{}", run.join("sock").display())
 }
@@ -160,5 +178,8 @@ impl Drop for Engine {
             );
             let _ = Command::new("sh").args(["-c", &line]).status();
         }
+        let _ = Command::new("ip")
+            .args(["link", "delete", &self.bridge])
+            .status();
     }
 }
