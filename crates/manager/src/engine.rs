@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::acks::Acks;
 use crate::clock::SystemClock;
+use crate::guard::role_required;
 use crate::hub::Hub;
 use crate::leases::{self, Leases};
 use crate::machine::{Answer, Recorded};
@@ -131,12 +132,9 @@ impl Engine {
         if !is_kept || caller.role.covers(Role::Admin) {
             return Ok(());
         }
-        let message = format!(
-            "the namespace {namespace:?} needs the role admin; the credential {:?} has the role {}",
-            caller.actor, caller.role
-        );
-        let refusal = Refusal::new(Status::PermissionDenied, "role_required", message);
-        Err(refusal.with("role", Role::Admin.as_str()))
+        let what = format!("the namespace {namespace:?}");
+        let Caller { actor, role, .. } = caller;
+        Err(role_required(&what, Role::Admin, actor, *role))
     }
 
     pub(crate) fn payloads(&self) -> &Payloads {

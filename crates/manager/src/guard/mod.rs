@@ -108,12 +108,8 @@ impl Guard {
         match access {
             Some(Access::Role(needed)) if principal.role.covers(needed) => {}
             Some(Access::Role(needed)) => {
-                let message = format!(
-                    "this call needs the role {needed}; the credential {:?} has the role {}",
-                    principal.name, principal.role
-                );
-                let refusal = Refusal::new(Status::PermissionDenied, "role_required", message);
-                return Err(refusal.with("role", needed.as_str()));
+                let Principal { name, role, .. } = &principal;
+                return Err(role_required("this call", needed, name, *role));
             }
             Some(Access::Open) | None => return Err(unserved(request.uri().path())),
         }
@@ -177,6 +173,14 @@ pub(crate) fn is_served(path: &str) -> bool {
 pub(crate) fn address(extensions: &Extensions) -> IpAddr {
     let peer = extensions.get::<Peer>();
     peer.map_or(IpAddr::from([127, 0, 0, 1]), |peer| peer.address.ip())
+}
+
+/// A credential of this name has another role than what is asked for needs.
+pub(crate) fn role_required(what: &str, needed: Role, name: &str, role: Role) -> Refusal {
+    let message =
+        format!("{what} needs the role {needed}; the credential {name:?} has the role {role}");
+    let refusal = Refusal::new(Status::PermissionDenied, "role_required", message);
+    refusal.with("role", needed.as_str())
 }
 
 fn too_late() -> Refusal {
