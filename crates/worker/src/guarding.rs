@@ -9,23 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use greenroom_types::{Mono, StartId};
 use rustix::net::sockopt::socket_peercred;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::GuardNews;
+use crate::helper;
 use crate::lease_guard::frame::{REPLY, Reply, Request, Taken};
 use crate::lease_guard::{DIR, READY, SOCKET};
 use crate::node::Input;
 use crate::procs::Process;
-use crate::supervise::{INHERITED, with_short_path};
+use crate::supervise::with_short_path;
 
 /// The guard answers a request within this, or is taken for gone.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -210,28 +210,10 @@ impl Keeper {
     async fn start(&self) -> io::Result<()> {
         let missing = || io::Error::other("no program is set for the lease guard");
         let (program, arguments) = self.program.split_first().ok_or_else(missing)?;
-        let mut command = tokio::process::Command::new(program);
-        command.args(arguments).arg("--dir").arg(&self.state_dir);
-        command.env_clear().current_dir("/");
-        for name in INHERITED {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = command.spawn()?;
-        let output = child.stdout.take();
-        // Reaped here while this worker lives, by init afterwards.
-        tokio::spawn(async move { child.wait().await });
-        let mut line = String::new();
-        if let Some(output) = output {
-            let mut output = BufReader::new(output);
-            let read = tokio::time::timeout(START_MAX, output.read_line(&mut line)).await;
-            read.map_err(|_| io::Error::other("it does not say that it is there"))??;
-        }
+        let mut command = helper::command(program, arguments, &self.state_dir);
+        command.current_dir("/");
+        let started = tokio::time::timeout(START_MAX, helper::start(command)).await;
+        let line = started.map_err(|_| io::Error::other("it does not say that it is there"))??;
         match line.trim_end().strip_prefix(READY) {
             Some(how) => {
                 tracing::info!(how = how.trim_start(), "a lease guard was started");

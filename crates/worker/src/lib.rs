@@ -34,6 +34,7 @@ mod gate;
 mod gpus;
 mod guarding;
 mod handover;
+mod helper;
 mod inventory;
 mod journal;
 mod lanes;

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{News, Runtime, RuntimeError, Trouble};
 use crate::agent::{Found, FoundState, RuntimeEvent};
+use crate::helper;
 use crate::launch::{Launch, instance_dir};
 use crate::lifecycle::{Failure, Outcome, Phase};
 use crate::logs::LogStore;
@@ -33,8 +33,8 @@ use crate::prefetch::ImageSource;
 use crate::procs::{SERVICE_MARK, SUPERVISOR_MARK, boot_id, kill_marked};
 use crate::spec::RuntimeKind;
 use crate::supervise::{
-    Command, INHERITED, READY, SOCKET, Status, Supervised, Word, cgroup, read_status,
-    read_supervised, with_short_path, write_supervised,
+    Command, READY, SOCKET, Status, Supervised, Word, cgroup, read_status, read_supervised,
+    with_short_path, write_supervised,
 };
 
 /// A supervisor told to end at once gets this long before it is killed.
@@ -88,26 +88,9 @@ impl ProcessRuntime {
             .supervisor
             .split_first()
             .ok_or_else(|| std::io::Error::other("no program is set for supervisors"))?;
-        let mut command = tokio::process::Command::new(program);
-        command.args(arguments).arg("--dir").arg(&dir).env_clear();
-        for name in INHERITED {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
+        let mut command = helper::command(program, arguments, &dir);
         command.env(SUPERVISOR_MARK, start_id.as_str());
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut child = command.spawn()?;
-        let output = child.stdout.take();
-        // Reaped here while this worker lives, by init afterwards.
-        tokio::spawn(async move { child.wait().await });
-        let mut line = String::new();
-        if let Some(output) = output {
-            BufReader::new(output).read_line(&mut line).await?;
-        }
+        let line = helper::start(command).await?;
         if line.trim_end() != READY {
             let why = fs::read_to_string(dir.join("supervisor.error")).unwrap_or_default();
             let why = format!("the supervisor did not come up: {}", why.trim_end());
