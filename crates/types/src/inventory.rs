@@ -86,7 +86,7 @@ pub struct Nic {
 pub struct Disk {
     /// Where it is mounted.
     pub path: String,
-    /// Size in bytes.
+    /// Size in bytes, without what the file system keeps back from everybody.
     pub total: u64,
     /// Free bytes.
     pub free: u64,

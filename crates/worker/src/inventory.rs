@@ -67,12 +67,22 @@ pub(crate) fn survey(overrides: &Overrides) -> NodeInventory {
 
 /// The file system that holds a path.
 pub(crate) fn disk(path: &Path) -> io::Result<Disk> {
+    let room = room(path)?;
+    Ok(Disk {
+        free: room.free / DISK_STEP * DISK_STEP,
+        ..room
+    })
+}
+
+/// As [`disk`], to the byte. The size is what is used and what may be: what a file system keeps back
+/// from everybody is no part of it (WORK-30).
+pub(crate) fn room(path: &Path) -> io::Result<Disk> {
     let stat = rustix::fs::statvfs(path)?;
-    let free = stat.f_bavail * stat.f_frsize;
+    let kept_back = stat.f_bfree.saturating_sub(stat.f_bavail);
     Ok(Disk {
         path: path.display().to_string(),
-        total: stat.f_blocks * stat.f_frsize,
-        free: free / DISK_STEP * DISK_STEP,
+        total: stat.f_blocks.saturating_sub(kept_back) * stat.f_frsize,
+        free: stat.f_bavail * stat.f_frsize,
     })
 }
 

@@ -258,12 +258,15 @@ impl Stream {
         &mut self,
         mut wanted: impl FnMut(&WorkerMessage) -> Option<T>,
     ) -> T {
-        loop {
-            let message = self.next().await.expect("the stream lives");
-            if let Some(found) = wanted(&message) {
-                return found;
+        within(async {
+            loop {
+                let message = self.next().await.expect("the stream lives");
+                if let Some(found) = wanted(&message) {
+                    return found;
+                }
             }
-        }
+        })
+        .await
     }
 
     /// The next refresh.
@@ -293,20 +296,17 @@ impl Stream {
     /// What is reported of a start until `last` comes: short words, each with its start id.
     pub(crate) async fn reports(&mut self, start_id: &str, last: &str) -> Vec<String> {
         let (mut words, start_id) = (Vec::new(), id(start_id));
-        loop {
-            let message = self.next().await.expect("the stream lives");
-            let Some(word) = word(&message).filter(|_| message.start_id == start_id) else {
-                continue;
-            };
+        let told = self.until(|message| {
+            let word = word(message).filter(|_| message.start_id == start_id)?;
             let first = word.split(' ').next();
             let done = first == Some(last);
             // Nothing comes after it, as on a machine with too little disk.
             assert!(done || first != Some("rejected"), "{start_id}: {word}");
             words.push(word);
-            if done {
-                return words;
-            }
-        }
+            done.then_some(())
+        });
+        told.await;
+        words
     }
 }
 

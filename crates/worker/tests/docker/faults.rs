@@ -194,21 +194,18 @@ impl Drop for DebianRegistry {
 /// Reports of a start until `last`, and how often a pull of it failed and was to be tried again.
 async fn with_tries(stream: &mut Stream, start: &str, last: &str) -> (Vec<String>, usize) {
     let (mut words, mut tries, start_id) = (Vec::new(), 0, id(start));
-    loop {
-        let message = stream.next().await.unwrap();
+    let told = stream.until(|message| {
         if message.start_id != start_id {
-            continue;
+            return None;
         }
-        let news = info_word(&message).unwrap_or_default();
+        let news = info_word(message).unwrap_or_default();
         tries += usize::from(news.contains("cannot be pulled"));
-        if let Some(word) = crate::common::word(&message) {
-            let done = word.starts_with(last);
-            words.push(word);
-            if done {
-                return (words, tries);
-            }
-        }
-    }
+        let word = crate::common::word(message)?;
+        words.push(word.clone());
+        word.starts_with(last).then_some(())
+    });
+    told.await;
+    (words, tries)
 }
 
 // spec: HARDM-46, WORK-34, WORK-33
@@ -296,11 +293,16 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn make(dir: &Path, mib: u64) -> Self {
+        Self::keeping_back(dir, mib, 5)
+    }
+
+    /// One that keeps so many percent for the system's own.
+    pub(crate) fn keeping_back(dir: &Path, mib: u64, percent: u32) -> Self {
         let (file, path) = (dir.join("disk.img"), dir.join("disk"));
         let image = std::fs::File::create(&file).unwrap();
         image.set_len(mib << 20).unwrap();
         std::fs::create_dir(&path).unwrap();
-        host(&format!("mkfs.ext4 -q -F {}", file.display()));
+        host(&format!("mkfs.ext4 -q -F -m {percent} {}", file.display()));
         host(&format!(
             "mount -o loop {} {}",
             file.display(),
@@ -398,7 +400,8 @@ async fn on_a_short_disk_the_image_longest_of_no_use_goes_and_one_in_use_stays()
     }
     // Something else takes what was free, so that the room of one image is missing.
     let stat = rustix::fs::statvfs(&disk.path).unwrap();
-    let short = stat.f_blocks * stat.f_frsize / 5 - (2 << 20);
+    let usable = stat.f_blocks - stat.f_bfree + stat.f_bavail;
+    let short = usable * stat.f_frsize / 5 - (2 << 20);
     let taken = (disk.free() - short).to_string();
     let filler = disk.path.join("filler");
     host(&format!("fallocate --length {taken} {}", filler.display()));

@@ -94,3 +94,21 @@ async fn what_the_kernel_does_not_let_die_keeps_what_it_holds_and_others_go_on()
     stream.reports("s3", "stopped").await;
     drop(worker);
 }
+
+// spec: WORK-30
+#[tokio::test]
+async fn what_a_file_system_keeps_back_from_everybody_is_no_part_of_a_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::keeping_back(dir.path(), 64, 50);
+    let mut manager = FakeManager::start().await;
+    let state = disk.path.join("state");
+    let worker = WorkerProcess::spawn(&state, &manager, "process", "2");
+    let mut stream = manager.meet(1, 0).await;
+    let told = |message: &WorkerMessage| match &message.message {
+        Some(Said::Inventory(inventory)) => inventory.disks.first().map(|it| it.total),
+        _ => None,
+    };
+    let total = stream.until(told).await;
+    assert!((1 << 20..40 << 20).contains(&total), "{total}");
+    drop(worker);
+}

@@ -17,7 +17,7 @@ use super::image::{Meaning, meaning};
 use super::keep::Kept;
 use super::lock;
 use crate::capacity::check_disk;
-use crate::inventory::disk;
+use crate::inventory::{disk, room};
 use crate::prefetch::{ImageSource, PullError};
 
 /// Ends with the engine's words where it fails.
@@ -63,8 +63,8 @@ impl Pulls {
         let told = self.docker.info().await.ok()?.docker_root_dir;
         let root = told.map(PathBuf::from).filter(|root| root.exists());
         let path = root.as_ref().unwrap_or(&self.state_dir);
-        let stat = rustix::fs::statvfs(path).ok()?;
-        Some(stat.f_bavail as f64 / stat.f_blocks.max(1) as f64)
+        let room = room(path).ok()?;
+        Some(room.free as f64 / room.total.max(1) as f64)
     }
 
     /// A start needs this image.
