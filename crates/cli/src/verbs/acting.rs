@@ -1,7 +1,9 @@
 //! `greenroom cordon`, `uncordon`, `evict` and `terminate`: what an operator does to a node.
 
 use clap::Args;
+use greenroom_console::api::Node as NodeRow;
 use greenroom_policy::ApiCall;
+use greenroom_policy::effect::MirrorState;
 use greenroom_sdk::types::NodeId;
 
 use super::control::{Control, lost};
@@ -77,10 +79,29 @@ impl Cordon {
 
 impl Uncordon {
     pub(crate) async fn run(self) -> Outcome {
-        let call = |node_id| ApiCall::UncordonNode { node_id };
-        self.nodes
-            .each("uncordoned", "takes jobs again", call)
-            .await
+        let Nodes {
+            nodes,
+            json,
+            control,
+        } = self.nodes;
+        let client = control.client();
+        for node_id in nodes {
+            let call = ApiCall::UncordonNode {
+                node_id: node_id.clone(),
+            };
+            client.call(&call).await.map_err(|error| lost(&error))?;
+            let rows = client.nodes().await.map_err(|error| lost(&error))?;
+            let row = rows.iter().find(|row| row.node.node_id == node_id);
+            let kept_off = kept_off(row);
+            let told = serde_json::json!({
+                "nodeId": node_id, "action": "uncordoned", "takesJobs": kept_off.is_none(),
+            });
+            Output { json }.either(&told, || match kept_off {
+                None => format!("node {node_id} takes jobs again"),
+                Some(why) => format!("node {node_id} is not cordoned any more, but {why}"),
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -113,6 +134,16 @@ impl Node {
     async fn end(self, action: &str, words: &str, call: impl Fn(NodeId) -> ApiCall) -> Outcome {
         tell(&self.control, self.json, &self.node, (action, words), &call).await
     }
+}
+
+/// What else keeps jobs off a node that nobody cordons, if anything does.
+fn kept_off(row: Option<&NodeRow>) -> Option<&'static str> {
+    let running = row.filter(|row| row.node.state == MirrorState::Running);
+    let Some(row) = running else {
+        return Some("does not run: it takes jobs once its worker is started");
+    };
+    let by_itself = row.inventory.as_ref().is_some_and(|it| it.cordoned);
+    by_itself.then_some("its worker's own settings keep jobs off it")
 }
 
 async fn tell(

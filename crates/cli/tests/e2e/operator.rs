@@ -114,6 +114,13 @@ async fn a_node_is_drained_and_comes_back_with_the_next_start() {
     until_gone(&mut watch, &node).await;
     assert_eq!(up.job("tale.0.a")["node"], other);
     assert_eq!(up.job("tale.0.a")["starts"], 2);
+    // What has ended takes no jobs, cordoned or not.
+    let words = up.run(&["uncordon", &node]).ok().stdout;
+    let ended = format!("node {node} is not cordoned any more, but does not run");
+    assert!(words.starts_with(&ended), "{words}");
+    let told = up.run(&["uncordon", other, "--json"]).ok().json();
+    let expected = json!({"nodeId": other, "action": "uncordoned", "takesJobs": true});
+    assert_eq!(told, expected);
 
     // The last node: its jobs have nowhere to go, and the time runs out.
     let ran = up.run(&["drain", other, "--timeout", "1s"]);

@@ -43,6 +43,8 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
         .init();
     let mut config = Config::new(state_dir);
     config.manager_urls = vec![url.clone()];
