@@ -31,7 +31,7 @@ enum Verb {
     Apply(verbs::apply::Apply),
     Delete(verbs::apply::Delete),
     Get(verbs::get::Get),
-    Describe(verbs::get::Describe),
+    Describe(verbs::describe::Describe),
     Events(verbs::events::Events),
     Logs(verbs::logs::Logs),
     Why(verbs::control::Why),

@@ -7,6 +7,7 @@ pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod ctl;
 pub(crate) mod demo;
+pub(crate) mod describe;
 pub(crate) mod discovery;
 pub(crate) mod drain;
 pub(crate) mod events;
