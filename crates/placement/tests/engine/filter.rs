@@ -341,6 +341,30 @@ fn a_node_of_another_runtime_is_left_out_and_where_it_is_not_known_nothing_is() 
         left_out.to_string(),
         "n: another runtime (needs containers, runs processes)"
     );
+    // Members of a group count as one, whichever is placed first.
+    for (runtime, first, second, runs) in [
+        ("process", image(), image(), false),
+        ("process", program.clone(), image(), false),
+        ("process", program.clone(), program.clone(), true),
+        ("docker 29.0", image(), program.clone(), false),
+        ("docker 29.0", program.clone(), program, false),
+        ("docker 29.0", image(), image(), true),
+    ] {
+        let mut world = self::world();
+        world.offers("n", |it| it.runtime = runtime.to_owned());
+        let mut group = bundle("g", vec![job("e", 1.0), job("f", 1.0)]);
+        group.intra_replica_placement.same_node_default = true;
+        group.jobs[0].launch.services = vec![first.clone()];
+        group.jobs[1].launch.services = vec![second.clone()];
+        let expected = if runs { "n" } else { "-" };
+        for name in ["e", "f"] {
+            assert_eq!(
+                world.goes(&group, name),
+                expected,
+                "{runtime} {first:?} {second:?}"
+            );
+        }
+    }
     // The runtime of a node may become another one.
     world.offers("n", |it| it.runtime = "docker 29.0".to_owned());
     world.offers("o", |it| it.runtime = "process".to_owned());

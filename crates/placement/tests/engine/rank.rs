@@ -182,6 +182,23 @@ fn packing_follows_the_strategy_of_the_tier() {
     }
 }
 
+// spec: PLACE-21
+#[test]
+fn a_node_that_offers_nothing_counts_as_full() {
+    for (strategy, expected) in [
+        (PackingStrategy::Binpack, "n"),
+        (PackingStrategy::Spread, "m"),
+    ] {
+        let mut tier = fixed("own");
+        tier.packing_strategy = strategy;
+        let mut world = World::new(vec![tier]);
+        world.node("m", "own", 4.0);
+        world.node("n", "own", 0.0);
+        world.bind(&bundle("b", vec![job("x", 3.0)]), 0, "x", "m");
+        assert_eq!(world.goes(&bundle("a", vec![job("e", 0.0)]), "e"), expected);
+    }
+}
+
 // spec: PLACE-21, PLACE-23
 #[test]
 fn the_order_of_a_sum_decides_nothing() {

@@ -140,6 +140,66 @@ fn a_binding_follows_its_bundle_and_outlives_it() {
     assert_eq!(reserved(&world), 1.0);
 }
 
+// spec: RESV-04, BUNDLE-11
+#[test]
+fn of_each_need_of_a_running_job_the_larger_counts() {
+    let wants = |cores: u32, counts: &[(&str, u32)], port: &str, share: f64, model: &str| {
+        let mut b = bundle("b", vec![job("e", 1.0)]);
+        let needs = &mut b.jobs[0].requirements;
+        needs.required_cores = cores;
+        let counts = counts.iter();
+        needs.required_capabilities = counts.map(|&(name, n)| capability(name, n, &[])).collect();
+        needs.required_host_ports = vec![port.to_owned()];
+        needs.required_gpu_capacity = share;
+        needs.required_gpu_model = model.to_owned();
+        b
+    };
+    let old = wants(2, &[("sdi", 2), ("ndi", 3)], "80/tcp", 0.5, "A10G");
+    let mut world = world();
+    world.offers("n", |it| {
+        it.gpus = vec![device(0, 1.0), device(1, 1.0)];
+        it.gpus[1].model = "L4".to_owned();
+    });
+    world.bind(&old, 0, "e", "n");
+    let holds = |b: &Bundle| {
+        let mut world = world.clone();
+        world.fleet.set_bundle(&Arc::new(b.clone()));
+        world.check();
+        let it = world.fleet.reserved(&id("n")).unwrap();
+        let ports: Vec<String> = it.ports.iter().map(ToString::to_string).collect();
+        let counts = ["sdi", "ndi", "srt"].map(|name| it.capabilities.get(name).copied());
+        let shares = [0, 1].map(|at| it.gpus.get(&at).copied());
+        (it.cores, counts, ports.join(" "), shares)
+    };
+    let kept = (
+        2,
+        [Some(2), Some(3), None],
+        "80/tcp".to_owned(),
+        [Some(0.5), None],
+    );
+    assert_eq!(holds(&old), kept);
+    let less = wants(1, &[("sdi", 1), ("ndi", 3)], "80/tcp", 0.25, "L4");
+    assert_eq!(holds(&less), kept, "it runs with what it was started with");
+    let other_device = wants(2, &[("ndi", 3), ("sdi", 2)], "80/tcp", 0.5, "L4");
+    assert_eq!(holds(&other_device), kept, "no more of it, so where it is");
+    let more = wants(
+        3,
+        &[("sdi", 5), ("ndi", 1), ("srt", 1)],
+        "81/tcp",
+        0.75,
+        "A10G",
+    );
+    assert_eq!(
+        holds(&more),
+        (
+            3,
+            [Some(5), Some(3), Some(1)],
+            "80/tcp 81/tcp".to_owned(),
+            [Some(0.75), None]
+        )
+    );
+}
+
 // spec: RESV-07
 #[test]
 fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
@@ -177,6 +237,40 @@ fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
     );
     world.fleet.clear_inventory(&id("n"));
     assert_eq!(reserved(&world), 2.0);
+}
+
+// spec: RESV-07, BUNDLE-11
+#[test]
+fn a_job_that_holds_more_than_it_is_bound_with_counts_with_that() {
+    let needs = |cores: u32, share: f64| greenroom_types::bundle::Requirements {
+        required_cores: cores,
+        required_gpu_capacity: share,
+        ..Default::default()
+    };
+    let mut b = bundle("b", vec![job("e", 0.0)]);
+    b.jobs[0].requirements = needs(2, 0.5);
+    // Device it is bound with, what it holds and where, and what is reserved then.
+    for (device_bound, cores, share, device_held, expected) in [
+        (Some(0), 1, 0.25, Some(0), (2, [Some(0.5), None])),
+        (Some(0), 3, 0.75, Some(0), (3, [Some(0.75), None])),
+        (Some(0), 2, 0.75, None, (2, [Some(0.5), None])),
+        (Some(0), 2, 0.75, Some(1), (2, [Some(0.5), Some(0.75)])),
+        (None, 5, 0.75, Some(1), (5, [Some(0.5), Some(0.75)])),
+    ] {
+        let mut world = world();
+        world.offers("n", |it| it.gpus = vec![device(0, 1.0), device(1, 1.0)]);
+        world.bind_side(&b, 0, "e", "n", device_bound, Side::Binding);
+        let listed = greenroom_placement::Listed {
+            job_id: job_id(&b, 0, "e"),
+            needs: greenroom_placement::Needs::of(&needs(cores, share)),
+            gpu_index: device_held,
+        };
+        world.fleet.set_listed(&id("n"), vec![listed], Vec::new());
+        world.check();
+        let it = world.fleet.reserved(&id("n")).unwrap();
+        let shares = [0, 1].map(|at| it.gpus.get(&at).copied());
+        assert_eq!((it.cores, shares), expected, "{share} on {device_held:?}");
+    }
 }
 
 // spec: RESV-02, RESV-07
@@ -224,6 +318,12 @@ fn what_has_ended_since_a_picture_is_not_taken_though_it_is_reported() {
     let mut greedy = a.clone();
     greedy.jobs[0].requirements.required_capacity = 8.0;
     assert_eq!(world.goes(&greedy, "e"), "m");
+    let reason = world.reason(&greedy, "e", "n");
+    assert_eq!(
+        reason,
+        Some(Reason::InsufficientCapacity),
+        "any node is asked for"
+    );
     let pinned = Ask {
         pin: Some(id("n")),
         ..Ask::default()

@@ -133,10 +133,14 @@ fn the_words_name_the_node_the_reason_and_both_values() {
     };
     let owner = bundle(
         "o",
-        vec![with(job("x", 0.0), |job| {
-            job.requirements.required_host_ports = vec!["80/tcp".into()];
-        })],
+        vec![
+            job("quiet", 0.0),
+            with(job("x", 0.0), |job| {
+                job.requirements.required_host_ports = vec!["80/tcp".into()];
+            }),
+        ],
     );
+    world.bind(&owner, 0, "quiet", "node-b");
     world.bind(&owner, 0, "x", "node-b");
     assert_eq!(
         said(&world, |job| job.requirements.required_host_ports =
@@ -161,8 +165,28 @@ fn the_words_name_the_node_the_reason_and_both_values() {
     );
     assert_eq!(
         said(&world, |job| job.exclusive = true),
-        "node-b: not to be shared (because of o.0.x)"
+        "node-b: not to be shared (because of o.0.quiet)"
     );
+    world.offers("node-b", |it| {
+        let mut other = device(1, 1.0);
+        other.model = "L4".to_owned();
+        it.gpus = vec![device(0, 0.5), other];
+        it.gpus[0].reserved_capacity = 0.25;
+    });
+    for (model, amount, words) in [
+        ("A10G", 0.5, "needs 0.5 of a A10G, 0.25 free"),
+        ("", 1.5, "needs 1.5 of a device, 1 free"),
+    ] {
+        let wants = with(job("e", 0.0), |job| {
+            job.requirements.required_gpu_capacity = amount;
+            job.requirements.required_gpu_model = model.to_owned();
+        });
+        let attempts = world.attempts(&bundle("a", vec![wants]), 0, "e");
+        let filtered = attempts[0].filtered.iter();
+        let said: Vec<String> = filtered.map(ToString::to_string).collect();
+        let expected = format!("node-b: no GPU has the share free ({words})");
+        assert!(said.contains(&expected), "{said:?}");
+    }
     world.condition("node-b", |it| it.unhealthy = true);
     assert_eq!(
         said(&world, |_| {}),

@@ -155,10 +155,20 @@ fn one_profile_must_offer_everything_together() {
     assert_eq!(code(&card("duo")), None);
     assert_eq!(code(&card("quad")), Some(Code::CapabilityUnsatisfiable));
     assert_eq!(code(&wants(4.0, |it| it.required_gpu_capacity = 1.0)), None);
+    let too_much = wants(4.0, |it| it.required_gpu_capacity = 1.5);
+    assert_eq!(code(&too_much), Some(Code::GpuUnsatisfiable));
+    let found = check(&world, &too_much);
+    assert!(!found.is_ok());
     assert_eq!(
-        code(&wants(4.0, |it| it.required_gpu_capacity = 1.5)),
-        Some(Code::GpuUnsatisfiable)
+        found.errors[0].message,
+        "job e: needs 1.5 of a GPU; no node of pool live that has 4 vCPU free offers that as well"
     );
+    let model = wants(4.0, |it| {
+        it.required_gpu_capacity = 0.5;
+        it.required_gpu_model = "H100".into();
+    });
+    let message = &check(&world, &model).errors[0].message;
+    assert!(message.contains("needs 0.5 of a H100;"), "{message}");
     let apart = wants(5.0, |it| it.required_gpu_capacity = 0.5);
     assert_eq!(
         code(&apart),
@@ -217,19 +227,23 @@ fn a_job_that_no_runtime_of_the_pool_runs_is_told_before_it_is_submitted() {
         []
     );
 
-    // What no node runs is an error, whatever nodes there are.
-    errors(
-        &world,
-        &of(vec![runs("e", &[&image, &program])]),
-        &[(Code::MixedRuntimes, "jobs[0].launch.services")],
-    );
+    // What no node runs is an error, whatever nodes there are, and is told once.
     let mut together = runs("f", &[&program]);
     together.co_locate_with = vec!["e".into()];
-    errors(
-        &world,
-        &of(vec![runs("e", &[&image]), together]),
-        &[(Code::MixedRuntimes, "jobs[1].launch.services")],
-    );
+    for (jobs, path) in [
+        (
+            vec![runs("e", &[&image, &program])],
+            "jobs[0].launch.services",
+        ),
+        (
+            vec![runs("e", &[&image]), together],
+            "jobs[1].launch.services",
+        ),
+    ] {
+        let found = check(&world, &of(jobs));
+        assert_eq!(codes(&found.errors), [(Code::MixedRuntimes, path)]);
+        assert_eq!(codes(&found.warnings), []);
+    }
 }
 
 // spec: PLACE-34
@@ -254,10 +268,21 @@ fn a_pool_in_which_no_disk_has_room_is_a_warning() {
     let findings = check(&world, &b);
     assert!(findings.is_ok());
     assert_eq!(codes(&findings.warnings), [(Code::DiskNearlyFull, "pool")]);
-    let message = &findings.warnings[0].message;
-    for part in ["m 7 % free, 10 % needed", "n 7 % free, 10 % needed"] {
-        assert!(message.contains(part), "{message}");
+    let said = |world: &World| check(world, &b).warnings[0].message.clone();
+    let full = "every node of pool live has its disk nearly full, so nothing starts there:";
+    let each = |names: &[&str]| -> String {
+        let words = names
+            .iter()
+            .map(|name| format!("{name} 7 % free, 10 % needed"));
+        words.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(said(&world), format!("{full} {}", each(&["n", "m"])));
+    for name in ["o", "p", "q", "r", "s"] {
+        world.node(name, "own", 4.0);
+        world.offers(name, low);
     }
+    let five = each(&["n", "m", "o", "p", "q"]);
+    assert_eq!(said(&world), format!("{full} {five} and 2 more"));
     let mut mixed = World::new(vec![fixed("own"), aws("cloud", &[shape("s", 4.0)])]);
     mixed.node("n", "own", 4.0);
     mixed.offers("n", low);
@@ -352,7 +377,14 @@ fn copies_that_cannot_be_kept_apart_are_warned_of() {
     assert!(!warned(&one_cloud, &nodes));
     let mut capped = aws("t1", &[shape("s", 4.0)]);
     capped.max_nodes = Some(1);
-    assert!(warned(&World::new(vec![capped]), &nodes));
+    let capped = World::new(vec![capped]);
+    assert!(warned(&capped, &nodes));
+    for (backup, expected) in [(POOL, true), ("nowhere", false)] {
+        let named = doubled(of(vec![job("e", 1.0)]), |policy| {
+            policy.pool = Some(backup.into());
+        });
+        assert_eq!(warned(&capped, &named), expected, "{backup}");
+    }
     let mut owned = World::new(vec![fixed("own")]);
     owned.node("n", "own", 4.0);
     assert!(warned(&owned, &nodes));
@@ -411,6 +443,24 @@ fn ports_are_checked_within_a_group_and_against_node_services() {
         .fleet
         .set_service_ports(vec![service(vec![capability("sdi", 1, &[])])]);
     errors(&world, &wants, &[]);
+    // Only where all nodes would carry it; of a pool without any, nothing is known.
+    let clash = [(
+        Code::HostPortOfService,
+        "jobs[0].requirements.requiredHostPorts[0]",
+    )];
+    for (cards, expected) in [(&[1, 1][..], &clash[..]), (&[1, 0], &[]), (&[], &[])] {
+        let mut owned = World::new(vec![fixed("own")]);
+        for (at, &count) in cards.iter().enumerate() {
+            let name = format!("n{at}");
+            owned.node(&name, "own", 4.0);
+            owned.offers(&name, |it| {
+                it.capabilities = vec![capability("sdi", count, &[])]
+            });
+        }
+        let consumes = service(vec![capability("sdi", 1, &[])]);
+        owned.fleet.set_service_ports(vec![consumes]);
+        errors(&owned, &wants, expected);
+    }
 }
 
 // spec: VALID-09
