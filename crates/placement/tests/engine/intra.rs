@@ -147,6 +147,12 @@ fn a_job_that_the_inventory_lists_is_kept_apart_from() {
         .fleet
         .set_foreign(&id("n"), vec![(job_id(&g, 1, "b"), job_ref(&g, 1, "b"))]);
     assert_eq!(world.goes(&g, "a"), "n");
+    // Beside jobs that are bound there as well.
+    world.bind(&bundle("o", vec![job("x", 0.0)]), 0, "x", "n");
+    world
+        .fleet
+        .set_foreign(&id("n"), vec![(job_id(&g, 0, "b"), job_ref(&g, 0, "b"))]);
+    assert_eq!(world.reason(&g, "a", "n"), Some(Reason::IntraReplicaRule));
 }
 
 // spec: INTRA-04, INTRA-05, PROV-03, HARD-37

@@ -6,6 +6,7 @@ mod filter;
 mod gpu;
 mod intra;
 mod model;
+mod offer;
 mod oracle;
 mod ports;
 mod rank;

@@ -329,6 +329,14 @@ fn what_has_ended_since_a_picture_is_not_taken_though_it_is_reported() {
         ..Ask::default()
     };
     assert_eq!(went(&world.ask(&greedy, 0, "e", &pinned).0), "n");
+    // What others have there is, and so is what it holds where it is bound.
+    let other = bundle("o", vec![job("x", 1.0)]);
+    world.bind(&other, 0, "x", "n");
+    assert_eq!(went(&world.ask(&greedy, 0, "e", &pinned).0), "-");
+    world.unbind(&other, 0, "x");
+    world.bind(&a, 0, "e", "n");
+    greedy.jobs[0].requirements.required_capacity = 6.0;
+    assert_eq!(went(&world.ask(&greedy, 0, "e", &pinned).0), "-");
 }
 
 // spec: RESV-03, HARD-27

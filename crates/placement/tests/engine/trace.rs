@@ -151,10 +151,20 @@ fn the_words_name_the_node_the_reason_and_both_values() {
         said(&world, |job| job.requirements.required_cores = 5),
         "node-b: not enough free cores (needs 5 cores, 4 free)"
     );
+    let wants_cards: fn(&mut greenroom_types::bundle::BundleJob) = |job| {
+        job.requirements.required_capabilities = vec![capability("sdi", 2, &[("card", "duo")])]
+    };
     assert_eq!(
-        said(&world, |job| job.requirements.required_capabilities =
-            vec![capability("sdi", 2, &[("card", "duo")])]),
+        said(&world, wants_cards),
         "node-b: lacks a capability (needs 2 x sdi with card=duo, 0 free)"
+    );
+    world.offers("node-b", |it| {
+        it.capabilities = vec![capability("ndi", 4, &[]), capability("sdi", 3, &[])];
+        it.reserved_capabilities = vec![capability("sdi", 2, &[])];
+    });
+    assert_eq!(
+        said(&world, wants_cards),
+        "node-b: lacks a capability (needs 2 x sdi with card=duo, 1 free)"
     );
     assert_eq!(
         said(&world, |job| {
