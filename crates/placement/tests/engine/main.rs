@@ -3,6 +3,7 @@
 mod build;
 mod buying;
 mod filter;
+mod fleet;
 mod gpu;
 mod intra;
 mod model;

@@ -252,8 +252,17 @@ fn a_bought_spare_is_consumed_for_good_and_a_registered_one_while_it_carries() {
     }
     world.unbind(&b, 0, "x");
     world.unbind(&b, 0, "y");
+    for node in ["bought", "owned"] {
+        world.offers(node, |it| it.total_capacity = 5.0);
+    }
     assert!(world.fleet.unconsumed_spare(&id("bought")).is_none());
     assert!(world.fleet.unconsumed_spare(&id("owned")).is_some());
+    // The tag may come late: whoever is there then has consumed it.
+    world.node("late", "cloud", 4.0);
+    world.bind(&b, 0, "x", "late");
+    world.spare("late", spare());
+    world.unbind(&b, 0, "x");
+    assert!(world.fleet.unconsumed_spare(&id("late")).is_none());
 }
 
 // spec: PLACE-25, HARD-33

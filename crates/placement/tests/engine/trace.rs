@@ -1,7 +1,8 @@
 //! The trace, and its words.
 
-use greenroom_placement::{Outcome, Request, Trace};
+use greenroom_placement::{FailureReason, Outcome, Reason, Request, Trace};
 use greenroom_types::JobName;
+use greenroom_types::bundle::Bundle;
 
 use crate::build::*;
 
@@ -202,6 +203,106 @@ fn the_words_name_the_node_the_reason_and_both_values() {
         said(&world, |_| {}),
         "node-b: left out for now (it rejected several jobs)"
     );
+}
+
+#[test]
+fn a_rule_inside_a_copy_names_the_job_because_of_which_it_is_broken() {
+    let said = |world: &World, bundle: &Bundle| {
+        let attempts = world.attempts(bundle, 0, "e");
+        let mut filtered = attempts[0].filtered.iter();
+        let n = filtered.find(|it| it.node.as_str() == "n").unwrap();
+        n.to_string()
+    };
+    let pair = || {
+        let mut world = World::new(vec![fixed("own")]);
+        for name in ["m", "n"] {
+            world.node(name, "own", 4.0);
+        }
+        world
+    };
+    // Bound before it, the job itself and one without a rule; and one like it on another node.
+    let apart = bundle(
+        "g",
+        vec![
+            with(job("e", 1.0), |job| {
+                job.separate_from = vec!["x".into(), "z".into()]
+            }),
+            job("x", 1.0),
+            job("y", 1.0),
+            job("z", 1.0),
+        ],
+    );
+    let words = |job: &str| format!("n: against a rule of the bundle (because of {job})");
+    let mut world = pair();
+    for (name, node) in [("z", "m"), ("e", "n"), ("y", "n"), ("x", "n")] {
+        world.bind(&apart, 0, name, node);
+    }
+    assert_eq!(said(&world, &apart), words("x"));
+    let mut listed = pair();
+    let stranger = vec![(job_id(&apart, 0, "x"), job_ref(&apart, 0, "x"))];
+    listed.fleet.set_foreign(&id("n"), stranger);
+    assert_eq!(said(&listed, &apart), words("x"));
+
+    let together = bundle(
+        "g",
+        vec![
+            with(job("e", 1.0), |job| job.co_locate_with = vec!["x".into()]),
+            job("x", 1.0),
+            job("y", 1.0),
+        ],
+    );
+    let mut world = pair();
+    for name in ["y", "e", "x"] {
+        world.bind(&together, 0, name, "m");
+    }
+    assert_eq!(said(&world, &together), words("x"));
+}
+
+#[test]
+fn of_the_nodes_that_would_do_the_first_is_chosen() {
+    let mut world = world();
+    world.offers("node-b", |it| it.reserved_capacity = 1.0);
+    let (_, trace) = world.ask(&bundle("a", vec![job("e", 1.0)]), 0, "e", &Ask::default());
+    assert_eq!(
+        trace.to_string(),
+        "live / own: taken from this tier; 3 nodes looked at, 1 of them elsewhere\n\
+         \x20 node-b: chosen\n\
+         \x20 node-a: would do\n"
+    );
+}
+
+// spec: PLACE-05, PLACE-28
+#[test]
+fn reasons_have_one_name_in_every_form() {
+    use Reason as R;
+    let names = [
+        (R::NotTargetNode, "notTargetNode"),
+        (R::WrongPool, "wrongPool"),
+        (R::WrongTier, "wrongTier"),
+        (R::RecoveryExcluded, "recoveryExcluded"),
+        (R::Unreachable, "unreachable"),
+        (R::Cordoned, "cordoned"),
+        (R::DiskNearlyFull, "diskNearlyFull"),
+        (R::RuntimeUnavailable, "runtimeUnavailable"),
+        (R::WrongRuntime, "wrongRuntime"),
+        (R::ReservedExclusively, "reservedExclusively"),
+        (R::InsufficientCapabilities, "insufficientCapabilities"),
+        (R::InsufficientCapacity, "insufficientCapacity"),
+        (R::InsufficientCores, "insufficientCores"),
+        (R::HostPortConflict, "hostPortConflict"),
+        (R::NoGpuFit, "noGpuFit"),
+        (R::Exclusivity, "exclusivity"),
+        (R::IntraReplicaRule, "intraReplicaRule"),
+        (R::IntraReplicaAz, "intraReplicaAz"),
+        (R::ForbiddenDomain, "forbiddenDomain"),
+    ];
+    for (reason, name) in names {
+        assert_eq!(reason.name(), name);
+        assert_eq!(serde_json::to_value(reason).unwrap(), name);
+    }
+    let nowhere = FailureReason::NoCapacityInAnyPool;
+    assert_eq!(nowhere.code(), "noCapacityInAnyPool");
+    assert_eq!(serde_json::to_value(nowhere).unwrap(), nowhere.code());
 }
 
 // spec: PLACE-01, PLACE-33
