@@ -394,3 +394,114 @@ const fn packing_key(strategy: PackingStrategy, used: i64) -> i64 {
 pub(crate) const fn used_of(strategy: PackingStrategy, key: i64) -> i64 {
     packing_key(strategy, key)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use greenroom_types::inventory::NodeInventory;
+    use greenroom_types::pool::{LaunchMode, ScaleOut, Tier, TierKind};
+
+    use super::*;
+    use crate::node::NodeFacts;
+
+    /// Three nodes of one class, the first of which is warm for a template.
+    fn indexed() -> (Index, Vec<Node>) {
+        let tier = |name: &str| Tier {
+            name: name.into(),
+            kind: TierKind::LocalServers,
+            region: None,
+            packing_strategy: PackingStrategy::Binpack,
+            scale_out: ScaleOut::Fixed,
+            candidate_instance_types: Vec::new(),
+            launch_mode: LaunchMode::OnDemand,
+            reliability: None,
+            max_nodes: None,
+            root_volume: None,
+            placement_lead_ms: None,
+            provision_timeout_ms: None,
+        };
+        let mut index = Index::new(&[Pool {
+            name: "p".into(),
+            tiers: vec![tier("own"), tier("other")],
+        }]);
+        let nodes: Vec<Node> = ["l", "m", "n"]
+            .into_iter()
+            .enumerate()
+            .map(|(slot, id)| {
+                let mut node = Node {
+                    id: id.into(),
+                    slot,
+                    facts: Some(NodeFacts::default()),
+                    tier: Some((0, 0)),
+                    warm: if slot == 0 { vec![(7, 1)] } else { Vec::new() },
+                    ..Node::default()
+                };
+                node.take_inventory(Arc::new(NodeInventory {
+                    total_capacity: 4.0,
+                    ..NodeInventory::default()
+                }));
+                node
+            })
+            .collect();
+        for slot in 0..nodes.len() {
+            index.take(slot, &nodes);
+        }
+        (index, nodes)
+    }
+
+    fn spot(index: &mut Index, slot: Slot) -> &mut Spot {
+        index.rows[slot].spot.as_mut().unwrap()
+    }
+
+    #[test]
+    fn whatever_differs_from_the_nodes_is_found() {
+        let (index, nodes) = indexed();
+        assert!(index.faults(&nodes).is_empty());
+        type Change = fn(&mut Index, &mut [Node]);
+        let changes: [(&str, Change); 14] = [
+            ("not listed", |it, _| it.rows[1].spot = None),
+            ("listed still", |_, nodes| {
+                nodes[1].condition.cordoned = true
+            }),
+            ("in another tier", |_, nodes| nodes[1].tier = Some((0, 1))),
+            ("of another packing", |it, _| spot(it, 1).key.packing += 1),
+            ("less free", |it, _| spot(it, 1).free.capacity -= 1.0),
+            ("warm for another", |_, nodes| nodes[0].warm = vec![(8, 1)]),
+            ("in another zone", |_, nodes| {
+                nodes[1].az = Some("z".to_owned())
+            }),
+            ("not counted", |it, _| it.rows[1].counted = None),
+            ("a tier with a wrong count", |it, _| {
+                it.tiers[0][0].counted += 1
+            }),
+            ("a tree without one", |it, nodes| {
+                let spot = spot(it, 1).clone();
+                it.tiers[0][0].classes[0].all.remove(&spot.key, nodes);
+            }),
+            ("a tree with other room", |it, nodes| {
+                let spot = spot(it, 1).clone();
+                let all = &mut it.tiers[0][0].classes[0].all;
+                all.update(&spot.key, Free::NOTHING, nodes);
+            }),
+            ("no tree for the warm", |it, _| {
+                it.tiers[0][0].classes[0].warm.clear()
+            }),
+            ("one too many for the warm", |it, _| {
+                let warm = &mut it.tiers[0][0].classes[0].warm;
+                warm.insert((8, 1), Tree::default());
+            }),
+            ("the warm with other room", |it, nodes| {
+                let spot = spot(it, 0).clone();
+                let warm = &mut it.tiers[0][0].classes[0].warm;
+                let tree = warm.get_mut(&(7, 1)).unwrap();
+                tree.update(&spot.key, Free::NOTHING, nodes);
+            }),
+        ];
+        for (what, change) in changes {
+            let (mut index, mut nodes) = indexed();
+            change(&mut index, &mut nodes);
+            assert!(!index.faults(&nodes).is_empty(), "{what}");
+        }
+    }
+}

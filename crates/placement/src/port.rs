@@ -86,7 +86,9 @@ mod tests {
         let port = |token: &str| token.parse::<Port>();
         assert_eq!(port("80/TCP"), port("80/tcp"));
         assert_ne!(port("80/udp"), port("80/tcp"));
-        assert_eq!(port("65535/Udp").unwrap().to_string(), "65535/udp");
+        let high = port("65535/Udp").unwrap();
+        assert_eq!(high.to_string(), "65535/udp");
+        assert_eq!(String::from(high), "65535/udp");
         for wrong in [
             "",
             "80",

@@ -371,6 +371,62 @@ fn bindings_are_found_by_job_and_listed_in_their_order() {
     );
     assert_eq!(world.fleet.node_of(&job_id(&b, 0, "z")), Some(&id("m")));
     assert_eq!(world.fleet.node_of(&job_id(&b, 0, "nobody")), None);
+    let bound = |name: &str| world.fleet.bound(&job_id(&b, 0, name), Side::Binding);
+    let seq = |name: &str| bound(name).map(|it| it.seq);
+    assert!(
+        seq("x") < seq("y") && seq("y") < seq("z"),
+        "in the order of binding"
+    );
+    assert_eq!(bound("y").unwrap().job, job_ref(&b, 0, "y"));
+    assert_eq!(seq("nobody"), None);
+}
+
+// spec: MIGR-15, GPU-05
+#[test]
+fn what_is_said_of_one_side_of_one_job_touches_no_other() {
+    let mut world = world();
+    world.offers("m", |it| it.gpus = vec![device(0, 1.0), device(1, 1.0)]);
+    let shares = |name| {
+        with(job(name, 0.0), |job| {
+            job.requirements.required_gpu_capacity = 0.5
+        })
+    };
+    let b = bundle("b", vec![shares("x"), shares("y"), shares("z")]);
+    world.bind_side(&b, 0, "z", "m", None, Side::Binding);
+    for name in ["x", "y"] {
+        world.bind(&b, 0, name, "n");
+        world.bind_side(&b, 0, name, "m", None, Side::MigrationTarget);
+    }
+    let there = |world: &World, name: &str| {
+        let jobs = world.fleet.jobs_on(&id("m")).iter();
+        let mut found = jobs.filter(|it| it.job.job_name.as_str() == name);
+        let it = found.next().unwrap();
+        (it.side, it.gpu_index)
+    };
+    let y = job_id(&b, 0, "y");
+    world
+        .fleet
+        .set_gpu_index(&y, Side::MigrationTarget, Some(1));
+    world.check();
+    assert_eq!(there(&world, "y"), (Side::MigrationTarget, Some(1)));
+    assert_eq!(
+        world
+            .fleet
+            .bound(&y, Side::MigrationTarget)
+            .unwrap()
+            .gpu_index,
+        Some(1)
+    );
+    assert_eq!(
+        world.fleet.bound(&y, Side::Binding).unwrap().gpu_index,
+        None
+    );
+    assert_eq!(there(&world, "x"), (Side::MigrationTarget, None));
+    assert_eq!(there(&world, "z"), (Side::Binding, None));
+    assert_eq!(world.fleet.promote(&y), Some(id("n")));
+    world.check();
+    assert_eq!(there(&world, "y"), (Side::Binding, Some(1)));
+    assert_eq!(there(&world, "x"), (Side::MigrationTarget, None));
 }
 
 // spec: PROV-05
