@@ -151,3 +151,127 @@ impl Demands {
         met
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use greenroom_types::inventory::{Gpu, NodeInventory};
+
+    use super::*;
+
+    fn cards(name: &str, count: u32) -> Needs {
+        Needs {
+            capabilities: vec![Capability {
+                name: name.to_owned(),
+                count,
+                ..Capability::default()
+            }],
+            ..Needs::default()
+        }
+    }
+
+    fn shares(shares: &[f64]) -> Needs {
+        let gpus = shares.iter().map(|&share| GpuNeed {
+            share,
+            model: "A10G".to_owned(),
+        });
+        Needs {
+            gpus: gpus.collect(),
+            ..Needs::default()
+        }
+    }
+
+    fn ports(tokens: &[&str]) -> Needs {
+        Needs {
+            ports: tokens.iter().map(|it| it.parse().unwrap()).collect(),
+            ..Needs::default()
+        }
+    }
+
+    /// With two cards of which one is taken, two devices half taken, and port 80 taken.
+    fn node() -> Node {
+        let mut node = Node::default();
+        let gpu = |index, model: &str| Gpu {
+            index,
+            capacity: 1.0,
+            reserved_capacity: 0.5,
+            model: model.to_owned(),
+            ..Gpu::default()
+        };
+        node.take_inventory(Arc::new(NodeInventory {
+            capabilities: cards("sdi", 2).capabilities,
+            reserved_capabilities: cards("sdi", 1).capabilities,
+            gpus: vec![gpu(0, "A10G"), gpu(1, "L4")],
+            ..NodeInventory::default()
+        }));
+        node.sum_up();
+        node.reserved.ports = ports(&["80/tcp"]).ports;
+        node.service_ports = vec![("81/udp".parse().unwrap(), 0)];
+        node
+    }
+
+    #[test]
+    fn a_node_has_the_bits_of_what_it_meets() {
+        let cases = [
+            (cards("sdi", 1), true),
+            (cards("sdi", 2), false),
+            (cards("ndi", 1), false),
+            (cards("ndi", 0), true),
+            (shares(&[0.5]), true),
+            (shares(&[0.5, 0.25]), true),
+            (shares(&[0.6]), false),
+            (ports(&["81/tcp", "90/tcp"]), true),
+            (ports(&["80/tcp"]), false),
+            (ports(&["81/udp"]), false),
+        ];
+        let mut demands = Demands::default();
+        let masks: Vec<Mask> = cases.iter().map(|(it, _)| demands.hold(it).0).collect();
+        let met = demands.met_by(&node());
+        for ((needs, expected), mask) in cases.iter().zip(&masks) {
+            let is_met = mask.marks & !met.marks == 0 && mask.ports & !met.ports == 0;
+            assert_eq!(is_met, *expected, "{needs:?}");
+            let asks_nothing = *needs == cards("ndi", 0);
+            assert_eq!(*mask == Mask::default(), asks_nothing, "{needs:?}");
+        }
+        let bare = demands.met_by(&Node::default());
+        assert_eq!(bare.marks, EMPTY | SHARED);
+        assert_eq!(bare.ports, u64::MAX);
+    }
+
+    #[test]
+    fn a_bit_is_held_by_all_that_ask_for_it_and_given_away_when_nobody_does() {
+        let mut demands = Demands::default();
+        // One group asks for one share twice, and so does another.
+        let twice = shares(&[0.5, 0.5]);
+        let (mask, is_new) = demands.hold(&twice);
+        assert_eq!((mask.marks, is_new), (1, true));
+        assert_eq!(demands.hold(&twice), (mask, false));
+        let (_, is_new) = demands.hold(&ports(&["1/tcp"]));
+        assert!(is_new);
+        for count in 1..MARKS as u32 {
+            let (mask, is_new) = demands.hold(&cards("sdi", count));
+            assert_eq!((mask.marks, is_new), (1 << count, true));
+        }
+        for number in 2..=PORTS {
+            let (mask, is_new) = demands.hold(&ports(&[&format!("{number}/tcp")]));
+            assert_eq!((mask.ports, is_new), (1 << (number - 1), true));
+        }
+        // No bit is left, and none is given up before the last holder goes.
+        for _ in 0..2 {
+            let more = demands.hold(&cards("ndi", 1));
+            assert_eq!(more, (Mask::default(), false));
+            let more = demands.hold(&ports(&["99/tcp"]));
+            assert_eq!(more, (Mask::default(), false));
+            demands.release(mask);
+        }
+        let (given, is_new) = demands.hold(&cards("ndi", 1));
+        assert_eq!((given, is_new), (mask, true));
+        let third = Mask {
+            marks: 0,
+            ports: 1 << 2,
+        };
+        demands.release(third);
+        assert_eq!(demands.hold(&ports(&["99/tcp"])), (third, true));
+    }
+}

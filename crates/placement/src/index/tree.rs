@@ -356,6 +356,32 @@ mod tests {
     }
 
     #[test]
+    fn what_has_too_little_of_anything_cannot_do() {
+        let free = Free {
+            capacity: 2.0,
+            cores: 2,
+            marks: 0b11,
+            ports: 0b11,
+        };
+        let ask = |capacity, cores, marks, ports| Ask {
+            capacity,
+            cores,
+            marks,
+            ports,
+        };
+        for (ask, may) in [
+            (ask(2.0, 2, 0b11, 0b11), true),
+            (ask(2.0 + 1e-10, 0, 0, 0), true),
+            (ask(2.1, 0, 0, 0), false),
+            (ask(0.0, 3, 0, 0), false),
+            (ask(0.0, 0, 0b100, 0), false),
+            (ask(0.0, 0, 0, 0b100), false),
+        ] {
+            assert_eq!(free.may_meet(&ask), may, "{ask:?}");
+        }
+    }
+
+    #[test]
     fn a_tree_is_a_sorted_list_whatever_comes_and_goes() {
         let nodes = nodes(5_000);
         let free = |slot: usize, round: usize| Free {

@@ -312,6 +312,22 @@ fn a_hold_ends_with_its_reason() {
 
 // spec: INTRA-05
 #[test]
+fn room_is_held_once_however_many_members_are_there_and_not_for_one_released_before() {
+    let mut world = World::new(vec![fixed("own")]);
+    world.node("n", "own", 8.0);
+    let mut g = bundle("g", vec![job("a", 1.0), job("b", 1.0), job("c", 1.0)]);
+    g.intra_replica_placement.same_node_default = true;
+    g.jobs.push(job("d", 4.0));
+    world.fleet.set_released(&job_ref(&g, 0, "d"), true);
+    world.check();
+    for name in ["a", "b"] {
+        world.bind(&g, 0, name, "n");
+        assert_eq!(world.fleet.reserved(&id("n")).unwrap().capacity, 3.0);
+    }
+}
+
+// spec: INTRA-05
+#[test]
 fn a_member_found_elsewhere_ends_its_hold_on_the_groups_node() {
     let mut world = World::new(vec![fixed("own")]);
     world.node("m", "own", 4.0);
