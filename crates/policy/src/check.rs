@@ -28,6 +28,7 @@ impl Policy {
         self.invariant_pending_is_what_stands_pending(&mut found);
         self.invariant_waits_have_timers(&mut found);
         self.invariant_bundles_know_their_jobs(&mut found);
+        self.invariant_spares_are_filed(&mut found);
         found
     }
 
@@ -178,6 +179,21 @@ impl Policy {
                     detail: format!("job {job_id} is not listed in its bundle"),
                 });
             }
+        }
+    }
+
+    /// Exactly the nodes tagged as spares are filed as such (SPARE-03).
+    fn invariant_spares_are_filed(&self, found: &mut Vec<Violation>) {
+        let tagged = self.nodes.keys().filter(|node_id| {
+            let facts = self.fleet.facts(node_id);
+            facts.is_some_and(|facts| facts.spare.is_some())
+        });
+        if !tagged.eq(self.spares.filed()) {
+            let filed: Vec<_> = self.spares.filed().collect();
+            found.push(Violation {
+                invariant: "spares_are_filed",
+                detail: format!("filed are {filed:?}"),
+            });
         }
     }
 }

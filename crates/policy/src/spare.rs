@@ -34,6 +34,13 @@ pub(crate) struct Spares {
     waits: BTreeMap<PoolName, Mono>,
 }
 
+impl Spares {
+    /// Nodes that are filed as spares, by id.
+    pub(crate) fn filed(&self) -> impl Iterator<Item = &NodeId> {
+        self.tagged.keys()
+    }
+}
+
 /// What is to change on one spare (SPARE-16); absent fields stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]

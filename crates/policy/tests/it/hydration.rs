@@ -222,6 +222,62 @@ fn a_prepared_target_whose_source_has_stopped_is_started() {
     assert_eq!(w.node_of("a.0.e").unwrap(), "m");
 }
 
+// spec: HYDR-17
+#[test]
+fn a_target_that_is_prepared_later_is_started_once_nothing_of_the_source_is_left() {
+    for source_is_there in [false, true] {
+        let mut w = cold();
+        w.store(&bundle("a", json!([job("e")])));
+        w.snapshot_node("m", "own", inventory(4.0));
+        let old = w.started_before("a.0.e", "primary", "n");
+        w.run_of("a.0.e", "primary", "n", &old);
+        let new = w.started_before("a.0.e", "primary@0123abcd", "m");
+        if source_is_there {
+            w.snapshot_node("n", "own", inventory(4.0));
+            w.stopping_entry("a.0.e", "n", StopReason::UserRequested, &old);
+        } else {
+            w.stopping_entry("a.0.e", "n", StopReason::NodeStopped, &old);
+        }
+        w.snapshot_job("a.0.e");
+        w.snapshot_bundle("a");
+        w.complete();
+        assert_eq!(w.node_of("a.0.e").unwrap(), "m");
+        assert!(w.calls().is_empty(), "it is not prepared yet");
+        let at = w.place_of("primary@0123abcd", "m");
+        w.enter("a.0.e", HistoryKind::Prepared(at), Some(new.clone()));
+        w.tell("a.0.e");
+        let start = ["startPrepared a.0.e/primary@0123abcd on m"];
+        if source_is_there {
+            assert!(w.calls().is_empty(), "the source is still ending");
+            let at = w.place_of("primary", "n");
+            w.enter("a.0.e", HistoryKind::Stopped(at), Some(old));
+            w.tell("a.0.e");
+        }
+        assert_eq!(w.calls(), start);
+        w.tell("a.0.e");
+        w.run_of("a.0.e", "primary@0123abcd", "m", &new);
+        w.tell("a.0.e");
+        assert!(w.calls().is_empty(), "once");
+    }
+}
+
+// spec: HYDR-06
+#[test]
+fn what_runs_is_bound_and_told_nothing_however_often_it_is_reported() {
+    let mut w = cold();
+    w.store(&bundle("a", json!([job("e")])));
+    w.snapshot_node("n", "own", inventory(4.0));
+    let start = w.started_before("a.0.e", "primary@0123abcd", "n");
+    w.run_of("a.0.e", "primary@0123abcd", "n", &start);
+    w.snapshot_job("a.0.e");
+    w.snapshot_bundle("a");
+    w.complete();
+    w.tell("a.0.e");
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert!(w.calls().is_empty());
+}
+
 // spec: HYDR-17, HYDR-07
 #[test]
 fn a_source_that_comes_back_before_the_target_was_started_keeps_the_job() {

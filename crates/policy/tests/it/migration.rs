@@ -1,10 +1,11 @@
 //! Moving running jobs (MIGR). Job `a.0.e` (essential, preferSpare) runs on `n`; `m` is free.
 
+use greenroom_policy::drain::DrainOptions;
 use greenroom_policy::migration::{MigrateOptions, MigrationPhase, Strategy};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiId, Effect, Event};
 use greenroom_types::call::{Call, Status};
 use greenroom_types::job::{HistoryKind, StopReason};
-use greenroom_types::node::{InstanceKey, RejectionCode};
+use greenroom_types::node::{InstanceKey, InterruptionKind, RejectionCode};
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
 use greenroom_types::{JobId, MigrationId, Payload, Role, StartId};
 use serde_json::json;
@@ -476,6 +477,21 @@ fn both_sides_lost_is_one_loss() {
     m.w.stopping("m");
     assert_eq!(m.w.calls(), ["start a.0.e primary on o"]);
     assert_eq!(m.restarts(), 1);
+    // Counted against nobody when either was reclaimed.
+    for reclaimed in ["n", "m"] {
+        let mut m = Move::of(Strategy::StopThenStart);
+        m.prepared();
+        m.w.api(ApiCall::HandleNodeInterruption {
+            node_id: reclaimed.into(),
+            kind: InterruptionKind::SpotInterruption,
+            deadline: None,
+            options: DrainOptions::default(),
+        });
+        m.w.stopping("n");
+        m.w.stopping("m");
+        assert_eq!(m.state(), MigrationPhase::Aborted, "{reclaimed}");
+        assert_eq!(m.restarts(), 0, "{reclaimed}");
+    }
 }
 
 // spec: HARD-86, MIGR-14
@@ -672,6 +688,21 @@ fn a_close_rolls_back_what_it_can_and_waits_for_the_answers() {
     assert_eq!(m.w.took(), ["close in order"]);
     assert!(m.w.policy.next_deadline().is_none());
 
+    // The source is gone already: the target is all there is.
+    let mut m = Move::of(Strategy::StopThenStart).ready();
+    m.w.stopping("n");
+    m.w.took();
+    m.w.api(ApiCall::Close);
+    assert_eq!(
+        m.w.moves(),
+        [
+            "onMigrationPhase aborted",
+            "onMigrationAborted closed",
+            "onError migrationLost",
+            "close in order"
+        ]
+    );
+
     let mut m = Move::handover(MigrationPhase::Proposing);
     m.w.api(ApiCall::Close);
     assert_eq!(
@@ -702,6 +733,19 @@ fn ended_migrations_are_still_shown() {
     assert!(m.w.policy.migration_for_job(&JobId::new("a.0.e")).is_none());
     assert_eq!(m.w.policy.migrations().len(), 1);
     assert!(m.w.policy.migration_by_id(&m.id).is_some());
+    // Nothing takes the job now, so each ends at once.
+    for count in 2..=1_001 {
+        m.w.api(ApiCall::MigrateJob {
+            job_id: "a.0.e".into(),
+            options: MigrateOptions::default(),
+        });
+        if count >= 1_000 {
+            let shown = m.w.policy.migrations();
+            assert_eq!(shown.len(), 1_000);
+            let first = shown.iter().any(|it| it.migration_id == m.id);
+            assert_eq!(first, count == 1_000, "the oldest goes");
+        }
+    }
 }
 
 // spec: BIND-08, MIGR-29

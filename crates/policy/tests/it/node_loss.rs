@@ -2,7 +2,7 @@
 
 use greenroom_types::bundle::BundleState;
 use greenroom_types::call::Status;
-use greenroom_types::job::{HistoryKind, MANUAL, StopReason, TAG_START_MODE};
+use greenroom_types::job::{HistoryKind, JobState, MANUAL, StopReason, TAG_START_MODE};
 use greenroom_types::node::RejectionCode;
 use serde_json::json;
 
@@ -282,6 +282,50 @@ fn a_dormant_job_stays_bound_while_it_runs_and_is_not_recovered() {
     w.tell("a.0.e");
     assert_eq!(w.calls(), ["start a.0.e primary on m"]);
     assert_eq!(w.restarts("a.0.e"), 0);
+}
+
+// spec: RECOV-04
+#[test]
+fn a_job_that_is_over_is_not_recovered() {
+    let mut w = one_on_n();
+    w.job_mut("a.0.e").state = JobState::Post;
+    w.tell("a.0.e");
+    w.stopping("n");
+    assert!(w.calls().is_empty());
+    assert_eq!(w.node_of("a.0.e"), None);
+    assert_eq!(w.restarts("a.0.e"), 0);
+}
+
+// spec: BIND-07
+#[test]
+fn a_start_that_was_refused_is_no_instance_until_the_history_says_more_of_it() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.joins("m", 4.0);
+    w.tell("a.0.e");
+    let (at, start) = w.last_start("a.0.e");
+    w.took();
+    w.rejects("a.0.e", "n", RejectionCode::Capacity, "full");
+    assert_eq!(
+        w.calls(),
+        ["start a.0.e primary on m"],
+        "although it was accepted on n"
+    );
+    // It runs there after all, and m is lost before anything is heard of it.
+    w.enter(
+        "a.0.e",
+        HistoryKind::Running {
+            at,
+            ports: Default::default(),
+        },
+        Some(start),
+    );
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "m");
+    w.took();
+    w.stopping("m");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert!(w.calls().is_empty());
 }
 
 // spec: RECOV-03

@@ -349,10 +349,18 @@ fn the_coldest_goes_first() {
         });
     }
     w.took();
-    let mut fewer = entry(1);
-    fewer["warmFor"] = json!(["enc"]);
-    list(&mut w, json!([fewer])).unwrap();
-    assert_eq!(w.calls(), ["terminate @2", "terminate @3"]);
+    let mut wanting = |count: u32| {
+        let mut entry = entry(count);
+        entry["warmFor"] = json!(["enc"]);
+        list(&mut w, json!([entry])).unwrap();
+        w.calls()
+    };
+    assert_eq!(wanting(4), ["create @4 c4 in t1"]);
+    assert_eq!(
+        wanting(1),
+        ["terminate @2", "terminate @3"],
+        "never one that is on its way, though it holds nothing"
+    );
 }
 
 // spec: HARD-55, SPARE-05, CORDON-05, CORDON-02
@@ -414,7 +422,7 @@ fn a_launching_spare_may_take_a_job_and_is_replaced() {
     assert_eq!(w.calls(), ["start a.0.e primary on @1"]);
 }
 
-// spec: SPARE-05
+// spec: SPARE-05, SPARE-12, SPARE-14
 #[test]
 fn registered_spares_are_never_switched_off() {
     let mut w = World::set(
@@ -424,6 +432,7 @@ fn registered_spares_are_never_switched_off() {
     );
     for id in ["s1", "s2"] {
         w.tag(id, "own", "spare", "true");
+        w.tag(id, "own", "auto-manager", "true");
         w.joins(id, 4.0);
     }
     w.took();
