@@ -381,6 +381,60 @@ mod tests {
         }
     }
 
+    /// One group of blocks of so many nodes each, which all have the same free.
+    fn blocks(sizes: &[usize], nodes: &[Node]) -> Tree {
+        let mut at = 0;
+        let mut block = |size: &usize| {
+            let entries = (at..at + size).map(|slot| Entry {
+                key: Key::new(slot as i64, &nodes[slot]),
+                free: Free {
+                    cores: 1,
+                    ..Free::NOTHING
+                },
+            });
+            at += size;
+            Block::of(entries.collect())
+        };
+        Tree {
+            groups: vec![Group::of(sizes.iter().map(&mut block).collect())],
+        }
+    }
+
+    #[test]
+    fn a_tree_that_is_wrong_in_itself_says_so() {
+        let nodes = nodes(100);
+        let is_sound = |tree: &Tree| tree.contents(&nodes).1;
+        type Change = fn(&mut Group);
+        let changes: [(&str, Change); 6] = [
+            ("the most of a group", |it| it.most.cores = 2),
+            ("the last of a group", |it| it.last = it.blocks[0].last),
+            ("the most of a block", |it| {
+                it.blocks[0].most = Free::NOTHING
+            }),
+            ("the last of a block", |it| {
+                it.blocks[0].last = it.blocks[0].entries[0].key;
+            }),
+            ("the order", |it| it.blocks[0].entries.swap(0, 1)),
+            ("a block without nodes", |it| it.blocks[0].entries.clear()),
+        ];
+        assert!(is_sound(&blocks(&[3, 3], &nodes)));
+        for (what, change) in changes {
+            let mut tree = blocks(&[3, 3], &nodes);
+            change(&mut tree.groups[0]);
+            assert!(!is_sound(&tree), "{what}");
+        }
+        let mut hollow = blocks(&[3, 3], &nodes);
+        let mut group = hollow.groups[0].clone();
+        group.blocks.clear();
+        group.most = Free::NOTHING;
+        hollow.groups.push(group);
+        assert!(!is_sound(&hollow), "a group without blocks");
+        assert!(is_sound(&blocks(&[BLOCK], &nodes)));
+        assert!(!is_sound(&blocks(&[BLOCK + 1], &nodes)));
+        assert!(is_sound(&blocks(&[1; GROUP], &nodes)));
+        assert!(!is_sound(&blocks(&[1; GROUP + 1], &nodes)));
+    }
+
     #[test]
     fn a_tree_is_a_sorted_list_whatever_comes_and_goes() {
         let nodes = nodes(5_000);

@@ -68,9 +68,11 @@ fn each_number_that_makes_no_sense_is_made_usable_where_it_enters() {
         for (at, change) in changes.iter().enumerate() {
             let mut one = plain.clone();
             change(&mut one, wrong);
-            change(&mut all, wrong);
+            if at > 0 {
+                change(&mut all, wrong);
+            }
             assert_eq!(taken(&one), one.sanitised().0, "{wrong} as number {at}");
         }
-        assert_eq!(taken(&all), all.sanitised().0, "{wrong} everywhere");
+        assert_eq!(taken(&all), all.sanitised().0, "{wrong} in every amount");
     }
 }

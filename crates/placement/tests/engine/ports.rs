@@ -54,6 +54,11 @@ fn a_claimed_port_refuses_every_other_job() {
         "n",
         "its own old binding is not in its way"
     );
+    // Nor is it for the room that is held there for others.
+    let mut group = bundle("g", vec![job("a", 1.0), job("b", 1.0)]);
+    group.intra_replica_placement.same_node_default = true;
+    world.bind(&group, 0, "a", "n");
+    assert_eq!(world.goes(&owner, "e"), "n");
 }
 
 // spec: PORT-04

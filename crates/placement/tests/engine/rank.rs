@@ -113,6 +113,10 @@ fn spares_are_avoided_by_the_rule_in_force_alone() {
 fn warmth_counts_the_images_that_the_node_holds() {
     let mut world = pair();
     world.holds_images("n", &["i2", "other"]);
+    for (node, count) in [("n", 1), ("m", 0), ("ghost", 0)] {
+        let images = ["i1".to_owned(), "i2".to_owned()];
+        assert_eq!(world.fleet.held_count(&id(node), &images), count);
+    }
     let a = templated();
     assert_eq!(world.goes(&a, "e"), "n");
     world.holds_images("m", &["i1", "i2"]);
