@@ -111,6 +111,11 @@ impl Run {
         matches!(self.state, RunState::Ending(reason) if !reason.is_failure())
     }
 
+    /// True for an instance of this key.
+    pub(crate) fn is_at(&self, role: &Role, node_id: &NodeId) -> bool {
+        self.role == *role && self.node_id == *node_id
+    }
+
     /// True while anything of it is on its node.
     pub(crate) const fn is_there(&self) -> bool {
         !matches!(self.state, RunState::Ended(_))

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
 use crate::event::CallId;
-use crate::history::{self, Run};
 use crate::pending::Entry;
 
 /// One job. What few jobs have, or only for a while, is boxed (PERF-03).
@@ -50,7 +49,7 @@ pub(crate) struct JobRecord {
     pub(crate) verdict: Option<Box<Verdict>>,
     /// Nodes excluded for this job alone, and until when (HEALTH-10).
     pub(crate) excluded: BTreeMap<NodeId, Mono>,
-    /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen`.
+    /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen` and `strays`.
     pub(crate) remains: BTreeSet<NodeId>,
     /// Node of one of them that holds the key which a fresh instance would wear: no start is taken
     /// before it is gone.
@@ -62,7 +61,7 @@ pub(crate) struct JobRecord {
     pub(crate) refused: Option<Box<(Role, NodeId, u64)>>,
     /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
     pub(crate) resting: bool,
-    /// Strays that were told to stop, and when (BIND-08).
+    /// Instances that were told to stop, strays and sides of lost migrations, and when (BIND-08).
     pub(crate) strays: BTreeMap<(Role, NodeId), Mono>,
     /// Its entry among the pending jobs.
     pub(crate) pending: Option<Box<Entry>>,
@@ -232,16 +231,10 @@ impl JobRecord {
         matches!(self.seen.state, JobState::Pre | JobState::Active) && self.terminal().is_none()
     }
 
-    /// Reads anew on which nodes an instance of it is still ending.
-    pub(crate) fn note_remains(&mut self) {
-        let slot = self.slot();
-        let mut ending = history::runs(&self.seen);
-        ending.retain(Run::leaves_remains);
-        let holder = ending
-            .iter()
-            .find(|run| run.holds_its_key() && run.role == slot);
-        self.key_holder = holder.map(|run| run.node_id.clone());
-        self.remains = ending.into_iter().map(|run| run.node_id).collect();
+    /// True for the key of its binding or of its migration's target.
+    pub(crate) fn is_side(&self, key: &(Role, NodeId)) -> bool {
+        let mut sides = self.binding.iter().chain(self.target.as_deref());
+        sides.any(|side| side.role == key.0 && side.node_id == key.1)
     }
 
     /// The slot of its copy, which fresh instances wear as role (BIND-03).

@@ -362,6 +362,7 @@ impl Policy {
             job.resting = false;
             job.awaits_remains = None;
         }
+        self.note_told_remains(job_id);
         self.refresh(job_id);
     }
 
@@ -370,6 +371,7 @@ impl Policy {
         let binding = self.jobs.get_mut(job_id)?.binding.take()?;
         self.fleet.unbind(job_id, Side::Binding);
         self.touch_if_spare(&binding.node_id);
+        self.note_told_remains(job_id);
         Some(binding)
     }
 

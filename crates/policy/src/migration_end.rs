@@ -138,8 +138,6 @@ impl Policy {
         let target = migration.state.target_node_id.as_ref();
         let counts = !self.is_reclaimed(&migration.state.source_node_id)
             && !target.is_some_and(|target| self.is_reclaimed(target));
-        let started = migration.start_sent && undo == Undo::Target;
-        let told = target.filter(|_| started).cloned();
         if migration.past_return {
             // It was told to stop, so it is not where the job goes on (BIND-07).
             let source = migration.state.source_node_id.clone();
@@ -147,9 +145,6 @@ impl Policy {
             self.note_stray_stopped(&job_id, &role, &source);
         }
         self.finish_aborted(id, reason, undo, out);
-        if let Some(node_id) = told {
-            self.expect_remains(&job_id, &node_id);
-        }
         let message = format!("the migration {id} of job {job_id:?} is lost: {reason}");
         self.report(ErrorInfo::new("migrationLost", message).job(&job_id), out);
         if let Some(binding) = self.unbind(&job_id) {
@@ -172,6 +167,7 @@ impl Policy {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
         self.fleet.unbind(job_id, Side::MigrationTarget);
         self.touch_if_spare(&target.node_id);
+        self.note_told_remains(job_id);
         Some(*target)
     }
 

@@ -439,7 +439,8 @@ impl Policy {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
-        if !matches!(self.standing(job), Standing::Bound) {
+        let bound = matches!(self.standing(job), Standing::Bound);
+        if !bound && job.strays.is_empty() {
             return;
         }
         let replaced = job
@@ -447,23 +448,25 @@ impl Policy {
             .as_ref()
             .is_some_and(|binding| binding.state == BindingState::Running);
         let now = self.now.mono;
-        let wanted = |key: &(Role, NodeId)| {
-            let mut sides = job.binding.iter().chain(job.target.as_deref());
-            sides.any(|side| side.role == key.0 && side.node_id == key.1)
-        };
-        let strays: Vec<_> = history::runs(&job.seen)
-            .into_iter()
+        let runs = history::runs(&job.seen);
+        let in_service = |key: &(Role, NodeId)| !job.is_side(key) && self.is_running(&key.1);
+        let strays: Vec<_> = runs
+            .iter()
             .filter(|run| match run.state {
                 RunState::Running => replaced || job.seen.job.lease.is_some(),
                 // Not on the air, and nobody will start it: it only takes room.
                 RunState::Provisioned | RunState::Prepared => run.role.is_migration_target(),
                 RunState::Ending(_) | RunState::Ended(_) => false,
             })
-            .map(|run| (run.role, run.node_id))
-            .filter(|key| !wanted(key) && self.is_running(&key.1))
+            .map(|run| (run.role.clone(), run.node_id.clone()))
+            .filter(|key| bound && in_service(key))
             .collect();
         let mut sent = job.strays.clone();
-        sent.retain(|key, at| strays.contains(key) || *at + STRAY_STOP_INTERVAL > now);
+        // What was told to stop is kept in mind as long as it is shown to be there.
+        sent.retain(|key, at| {
+            let last = runs.iter().rfind(|run| run.is_at(&key.0, &key.1));
+            *at + STRAY_STOP_INTERVAL > now || in_service(key) && last.is_some_and(Run::is_live)
+        });
         for key in strays {
             let again = sent.get(&key).map(|at| *at + STRAY_STOP_INTERVAL);
             if again.is_none_or(|at| at <= now) {
@@ -531,17 +534,23 @@ impl Policy {
         self.keep_strays(job_id, strays);
     }
 
-    fn keep_strays(&mut self, job_id: &JobId, strays: BTreeMap<(Role, NodeId), Mono>) {
+    /// Keeps what was told to stop, looks again when it may be told once more, and keeps its room.
+    pub(crate) fn keep_strays(&mut self, job_id: &JobId, strays: BTreeMap<(Role, NodeId), Mono>) {
+        let now = self.now.mono;
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        if strays.is_empty() && job.strays.is_empty() {
+            return;
+        }
         let timer = Timer::StrayStop(job_id.clone());
-        match strays.values().min() {
-            Some(at) => {
-                let due = Due::Mono(*at + STRAY_STOP_INTERVAL);
-                self.timers.set(timer, due);
-            }
+        let next = strays.values().map(|at| *at + STRAY_STOP_INTERVAL);
+        match next.filter(|at| *at > now).min() {
+            Some(at) => self.timers.set(timer, Due::Mono(at)),
             None => self.timers.stop(&timer),
         }
-        if let Some(job) = self.jobs.get_mut(job_id) {
-            job.strays = strays;
-        }
+        job.strays = strays;
+        self.note_remains(job_id);
+        self.reclass(job_id);
     }
 }

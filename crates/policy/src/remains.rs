@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use greenroom_placement::{Decision, Request, place};
-use greenroom_types::{JobId, NodeId};
+use greenroom_types::{JobId, MigrationId, NodeId};
 
+use crate::history::{self, Run};
 use crate::job::JobRecord;
 use crate::policy::Policy;
 use crate::timer::{Due, Timer};
@@ -13,30 +14,61 @@ use crate::timer::{Due, Timer};
 // === impl Policy ===
 
 impl Policy {
-    /// Reads anew on which nodes an instance of the job is still ending, and keeps their room for it.
+    /// Reads anew on which nodes an instance of the job is still ending, and keeps their room for it: one
+    /// that the history shows so, and one that was told to stop and that it does not show so yet. What is
+    /// told of an end comes after the call that asked for it, and a start that was under way may not be in
+    /// the history at all.
     pub(crate) fn note_remains(&mut self, job_id: &JobId) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        let runs = history::runs(&job.seen);
+        let slot = job.slot();
+        let holder = runs
+            .iter()
+            .find(|run| run.leaves_remains() && run.holds_its_key() && run.role == slot)
+            .map(|run| run.node_id.clone());
+        let ending = runs.iter().filter(|run| run.leaves_remains());
+        let mut after: BTreeSet<NodeId> = ending.map(|run| run.node_id.clone()).collect();
+        let told = job.strays.keys().filter(|key| {
+            let last = runs.iter().rfind(|run| run.is_at(&key.0, &key.1));
+            self.is_running(&key.1) && !job.is_side(key) && last.is_none_or(Run::is_live)
+        });
+        after.extend(told.map(|(_, node_id)| node_id.clone()));
         let Some(job) = self.jobs.get_mut(job_id) else {
             return;
         };
-        let before = std::mem::take(&mut job.remains);
-        job.note_remains();
-        let after = job.remains.clone();
+        job.key_holder = holder;
+        let before = std::mem::replace(&mut job.remains, after.clone());
         self.move_remains(job_id, &before, &after);
     }
 
-    /// An instance of the job was told to stop there a moment ago, which the history will show with its
-    /// next news.
-    pub(crate) fn expect_remains(&mut self, job_id: &JobId, node_id: &NodeId) {
-        let Some(job) = self.jobs.get_mut(job_id) else {
+    /// The same where only what was told to stop can have changed it.
+    pub(crate) fn note_told_remains(&mut self, job_id: &JobId) {
+        let told = self.jobs.get(job_id).map(|job| !job.strays.is_empty());
+        if told == Some(true) {
+            self.note_remains(job_id);
+        }
+    }
+
+    /// The start of a migration's target, which was told to stop meanwhile, was refused: nothing of it
+    /// is there.
+    pub(crate) fn target_was_never_there(&mut self, id: &MigrationId) {
+        let Some(state) = self.migration_by_id(id) else {
             return;
         };
-        let before = job.remains.clone();
-        job.remains.insert(node_id.clone());
-        let after = job.remains.clone();
-        self.move_remains(job_id, &before, &after);
+        let (job_id, role) = (state.source_job_id.clone(), state.target_role.clone());
+        let key = state.target_node_id.clone().map(|node_id| (role, node_id));
+        let strays = self.jobs.get(&job_id).map(|job| job.strays.clone());
+        if let (Some(key), Some(mut strays)) = (key, strays)
+            && strays.remove(&key).is_some()
+        {
+            self.keep_strays(&job_id, strays);
+        }
     }
 
-    /// Files the job under the nodes of its remains, whose room follows (RESV-07).
+    /// Files the job under the nodes of its remains, whose room follows (RESV-07). Where they are gone
+    /// there is room again, for this job first of all.
     pub(crate) fn move_remains(
         &mut self,
         job_id: &JobId,
@@ -57,6 +89,10 @@ impl Policy {
         }
         for node_id in before.symmetric_difference(after) {
             self.note_listed(node_id);
+        }
+        for node_id in before.difference(after) {
+            self.pending.try_now(job_id);
+            self.pending.wake_for(node_id);
         }
     }
 

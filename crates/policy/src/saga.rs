@@ -518,13 +518,16 @@ impl Policy {
             }
         };
         self.counters.placements_dispatch_failed += 1;
+        // Refused outright, nothing was started there (MIGR-06).
+        let outright = failure.refusal().is_some();
         let Some(migration) = self.migrations.active.get_mut(id) else {
+            if outright {
+                self.target_was_never_there(id);
+            }
             return;
         };
         let job_id = migration.state.source_job_id.clone();
         let lost = migration.source_gone;
-        // Refused outright, nothing was started there (MIGR-06).
-        let outright = failure.refusal().is_some();
         migration.start_sent = !outright;
         let reason = format!("the target could not be started: {failure}");
         self.tell_step_failed(&job_id, &reason, out);

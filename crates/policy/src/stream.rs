@@ -210,7 +210,6 @@ impl Policy {
     fn job_updated(&mut self, seen: &Arc<JobWithHistory>, out: &mut Effects) {
         let job_id = seen.job.job_id.clone();
         let known = self.jobs.get(&job_id);
-        let remains = known.map(|job| job.remains.clone()).unwrap_or_default();
         let since = known
             .and_then(|job| job.seen.history.last())
             .map_or(0, |entry| entry.seq);
@@ -246,14 +245,6 @@ impl Policy {
         }
         self.follow_service(&job_id, out);
         self.refresh(&job_id);
-        let still = self.jobs.get(&job_id).map(|job| &job.remains);
-        for node_id in remains {
-            if still.is_some_and(|still| !still.contains(&node_id)) {
-                // What was left of it is gone: there is room again, for this job first of all.
-                self.pending.try_now(&job_id);
-                self.pending.wake_for(&node_id);
-            }
-        }
     }
 
     /// A deferred instance is ready: the target of the job's migration, if it is that (MIGR-10).

@@ -24,6 +24,7 @@ mod pending;
 mod placement;
 mod prefetch;
 mod provision;
+mod remains;
 mod restart;
 mod schedule;
 mod spare;

@@ -1,0 +1,82 @@
+//! What was told to stop takes its room until the Manager shows that it is over (RESV-07, RECOV-08).
+
+use greenroom_policy::ApiCall;
+use greenroom_policy::migration::Strategy;
+use greenroom_types::call::Status;
+use greenroom_types::job::{HistoryKind, StopReason};
+use serde_json::json;
+
+use crate::migration::{Move, running_on_n};
+use crate::world::{bundle, refused, sized};
+
+const SECOND: u64 = 1_000;
+
+fn take_back(m: &mut Move) {
+    m.w.api(ApiCall::AbortMigration {
+        migration_id: m.id.clone(),
+        reason: "changed my mind".to_owned(),
+    });
+}
+
+/// A job that fits on `m` only where nothing else is, and nowhere else.
+fn wants_all_of_m(m: &mut Move) {
+    m.w.submit(bundle("b", json!([sized("g", 4.0)])));
+}
+
+// spec: RESV-07, RECOV-08, MIGR-29
+#[test]
+fn the_target_of_a_migration_that_was_taken_back_keeps_its_room_until_it_is_gone() {
+    let mut m = Move::begin(running_on_n("preferSpare"), Strategy::StopThenStart);
+    take_back(&mut m);
+    wants_all_of_m(&mut m);
+    assert_eq!(m.w.node_of("b.0.g"), None, "its start is not shown yet");
+    m.w.tell("a.0.e");
+    m.w.at(30 * SECOND);
+    assert_eq!(
+        m.w.node_of("b.0.g"),
+        None,
+        "it is there for all that is known"
+    );
+    let role = m.target_role();
+    let at = m.w.place_of(role.as_str(), "m");
+    let kind = HistoryKind::Stopping {
+        at: at.clone(),
+        reason: StopReason::UserRequested,
+        detail: String::new(),
+    };
+    m.w.enter("a.0.e", kind, m.target.clone());
+    m.w.tell("a.0.e");
+    assert_eq!(m.w.node_of("b.0.g"), None, "it ends");
+    m.w.enter("a.0.e", HistoryKind::Stopped(at), m.target.clone());
+    m.w.tell("a.0.e");
+    assert_eq!(m.w.node_of("b.0.g").unwrap(), "m");
+}
+
+// spec: RESV-07
+#[test]
+fn a_target_whose_start_is_refused_after_all_keeps_no_room() {
+    let mut w = running_on_n("preferSpare");
+    w.hold = true;
+    let mut m = Move::begin(w, Strategy::StopThenStart);
+    let (start, _) = m.w.next_call();
+    take_back(&mut m);
+    wants_all_of_m(&mut m);
+    assert_eq!(m.w.node_of("b.0.g"), None, "its start is under way");
+    let no = refused(Status::FailedPrecondition, "node_full");
+    m.w.answer_one(start, Err(no));
+    assert_eq!(m.w.node_of("b.0.g").unwrap(), "m");
+}
+
+// spec: RESV-07
+#[test]
+fn a_target_of_which_nothing_is_ever_shown_keeps_its_room_for_a_moment_only() {
+    let mut w = running_on_n("preferSpare");
+    w.hold = true;
+    let mut m = Move::begin(w, Strategy::StopThenStart);
+    take_back(&mut m);
+    wants_all_of_m(&mut m);
+    m.w.at(14_999);
+    assert_eq!(m.w.node_of("b.0.g"), None);
+    m.w.at(15_000);
+    assert_eq!(m.w.node_of("b.0.g").unwrap(), "m");
+}
