@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 
 use greenroom_placement::{Attempt, Decision, Degraded, Domain, Key, Outcome, Reason, Trace};
 use greenroom_policy::Report;
+use greenroom_policy::drain::{DrainJob, DrainStatus};
 use greenroom_policy::effect::{PlacementInfo, PlacementKind};
 use greenroom_policy::job::{BindingState, Cause, Standing};
+use greenroom_policy::migration::Strategy;
 use greenroom_types::pool::{LaunchMode, PackingStrategy};
 
 /// Nodes of other pools and tiers are counted; of the others so many are named per tier.
@@ -34,6 +36,12 @@ pub fn of_report(report: &Report) -> String {
                 "Its worker started its services again {count} {times}, last {service} at {at}{ended}."
             ),
         );
+    }
+    if let Some(lease) = &report.lease {
+        sentence(&mut text, &format!("Its start {lease}"));
+    }
+    if let Some(drain) = &report.drain {
+        of_drain(&mut text, drain);
     }
     if let Some(left) = report.waits_for {
         line(&mut text, format_args!("It is tried again in {left}."));
@@ -97,6 +105,34 @@ fn headline(text: &mut String, report: &Report) {
         }
         (Some(standing), _) => sentence(text, &format!("Job {job_id}: {standing}")),
         (None, _) => line(text, format_args!("Job {job_id} is not known.")),
+    }
+}
+
+/// What a drain of its node makes of it.
+fn of_drain(text: &mut String, job: &DrainJob) {
+    let by = match job.strategy {
+        Some(Strategy::StopThenStart) => "it is stopped here and started there",
+        Some(Strategy::Overlap) => "it runs there before it is stopped here",
+        Some(Strategy::Handover) => "it hands over",
+        None => "how it changes over is not decided yet",
+    };
+    let how = match job.status {
+        DrainStatus::Migrating => format!("it is on the move: {by}"),
+        DrainStatus::Stuck => match &job.reason {
+            Some(reason) => format!("it is stuck: {reason}"),
+            None => "it is stuck".to_owned(),
+        },
+        DrainStatus::Migrated | DrainStatus::Moved => "it has left".to_owned(),
+        DrainStatus::Terminated => "it goes down with the node".to_owned(),
+    };
+    sentence(text, &format!("Its node is being drained, and {how}"));
+    if job.instead_of == Some(Strategy::Overlap) {
+        line(
+            text,
+            format_args!(
+                "Overlap was asked for, but it is lease-protected: no two instances of it run."
+            ),
+        );
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Listed {
     pub needs: Needs,
     /// Device of its GPU share.
     pub gpu_index: Option<u32>,
+    /// It is not the instance with which the job is bound there, but one beside it: both take room.
+    pub beside: bool,
 }
 
 /// Room kept for the members of one group that are not placed yet (INTRA-05).
@@ -309,7 +311,8 @@ impl Node {
         }
         for listed in &self.listed {
             // A side of a migration is as good as the other: they are never on one node.
-            match self.bound.iter().find(|it| it.job_id == listed.job_id) {
+            let mut bound = self.bound.iter().filter(|_| !listed.beside);
+            match bound.find(|it| it.job_id == listed.job_id) {
                 Some(bound) => derived.add_excess(listed, bound),
                 None => derived.add_bound(&listed.needs, listed.gpu_index, &self.offer.devices),
             }

@@ -67,6 +67,12 @@ pub struct DrainJob {
     /// Its migration.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub migration_id: Option<MigrationId>,
+    /// How it changes over, once that was tried.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub strategy: Option<Strategy>,
+    /// How it was to change over, where its protection does not allow that (DRAIN-22).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub instead_of: Option<Strategy>,
     /// Why it is stuck.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
@@ -91,6 +97,9 @@ pub struct DrainState {
     /// Why it ended as it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// What a further call asked for and did not get; in the answer to that call alone (DRAIN-09).
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub not_taken: Vec<String>,
 }
 
 /// What is asked for (DRAIN-01).
@@ -102,8 +111,9 @@ pub struct DrainOptions {
     pub timeout_ms: Option<Millis>,
     /// Ends the node at the timeout with what is on it.
     pub force: bool,
-    /// How jobs change over that have no strategy of their own.
-    pub strategy: Strategy,
+    /// How jobs change over that have no strategy of their own; absent: `stopThenStart`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
     /// How single jobs change over.
     pub strategies: BTreeMap<JobId, Strategy>,
     /// An act of choice: what is on the air leaves by a handover or not at all (DRAIN-19).
@@ -125,10 +135,6 @@ impl DrainPhase {
     /// True until it has issued its terminate or ended.
     pub(crate) const fn is_open(self) -> bool {
         matches!(self, Self::Migrating | Self::Waiting)
-    }
-
-    const fn is_over(self) -> bool {
-        matches!(self, Self::Done | Self::Partial | Self::Failed)
     }
 }
 
@@ -158,11 +164,12 @@ impl Policy {
                 node_id: node_id.clone(),
             });
         }
-        // One drain per node: a further call reads the running one (DRAIN-09).
-        if let Some(drain) = self.drains.get(node_id)
-            && !drain.state.phase.is_over()
+        // One drain per node: a further call amends the running one (DRAIN-09).
+        let running = self.drains.get(node_id).map(|drain| drain.state.phase);
+        if running.is_some_and(|phase| !phase.is_over())
+            && let Some(state) = self.amend_drain(node_id, options.clone(), out)
         {
-            return Ok(ApiAnswer::Drain(Box::new(drain.state.clone())));
+            return Ok(ApiAnswer::Drain(Box::new(state)));
         }
         let bound = self.in_recovery_order(self.bound_to(node_id));
         self.check_upgrade(node_id, &options, &bound)?;
@@ -196,6 +203,7 @@ impl Policy {
                 force: options.force,
                 jobs: Vec::new(),
                 reason: None,
+                not_taken: Vec::new(),
             },
             options,
             began: self.now.mono,
@@ -222,9 +230,13 @@ impl Policy {
         for Lost { job_id, .. } in bound {
             self.take_up(node_id, &job_id, out);
         }
-        let due = Due::Mono(self.now.mono + timeout);
-        self.timers.set(Timer::DrainTimeout(node_id.clone()), due);
+        self.set_drain_timer(node_id, self.now.mono + timeout);
         self.settle_drain(node_id, true, out);
+    }
+
+    pub(crate) fn set_drain_timer(&mut self, node_id: &NodeId, ends: Mono) {
+        let timer = Timer::DrainTimeout(node_id.clone());
+        self.timers.set(timer, Due::Mono(ends));
     }
 
     /// Copies of the node's bindings, to be put in order.
@@ -239,7 +251,7 @@ impl Policy {
     }
 
     /// Takes a job of the node up: adopts its migration, or asks for one.
-    fn take_up(&mut self, node_id: &NodeId, job_id: &JobId, out: &mut Effects) {
+    pub(crate) fn take_up(&mut self, node_id: &NodeId, job_id: &JobId, out: &mut Effects) {
         let Some(drain) = self.drains.get_mut(node_id) else {
             return;
         };
@@ -248,19 +260,28 @@ impl Policy {
                 job_id: job_id.clone(),
                 status: DrainStatus::Stuck,
                 migration_id: None,
+                strategy: None,
+                instead_of: None,
                 reason: None,
             });
         }
         drain.again.remove(job_id);
         let for_upgrade = drain.options.for_upgrade;
         let gently = for_upgrade && !drain.state.force;
-        let running = self.jobs.get(job_id).and_then(|job| job.migration.clone());
+        let running = self.migration_for_job(job_id);
+        let running = running.map(|state| (state.migration_id.clone(), state.strategy));
+        let (mut by, mut instead_of) = (None, None);
         let begun = match running {
-            Some(id) => Ok(id),
+            Some((id, strategy)) => {
+                by = Some(strategy);
+                Ok(id)
+            }
             None if gently && self.waits_for_backup(node_id, job_id) => Err(BACKUP_FIRST),
             None => {
+                let (strategy, asked) = self.change_over(node_id, job_id);
+                (by, instead_of) = (Some(strategy), asked);
                 let options = MigrateOptions {
-                    strategy: self.change_over(node_id, job_id),
+                    strategy,
                     ..MigrateOptions::default()
                 };
                 let begun = self.migrate(job_id, options, None, out);
@@ -293,6 +314,8 @@ impl Policy {
         if let Some(job) = drain.job(job_id) {
             job.status = status;
             job.migration_id = migration_id;
+            job.strategy = by;
+            job.instead_of = instead_of;
             job.reason = reason;
         }
     }
@@ -412,7 +435,7 @@ impl Policy {
         self.tell_drain(node_id, out);
     }
 
-    fn tell_if_changed(&self, node_id: &NodeId, before: &DrainJob, out: &mut Effects) {
+    pub(crate) fn tell_if_changed(&self, node_id: &NodeId, before: &DrainJob, out: &mut Effects) {
         let after = self.drains.get(node_id).and_then(|drain| {
             drain
                 .state
@@ -426,7 +449,7 @@ impl Policy {
         }
     }
 
-    fn tell_drain(&self, node_id: &NodeId, out: &mut Effects) {
+    pub(crate) fn tell_drain(&self, node_id: &NodeId, out: &mut Effects) {
         if let Some(drain) = self.drains.get(node_id) {
             out.callback(Callback::OnDrainProgress(Box::new(drain.state.clone())));
         }
@@ -591,6 +614,15 @@ impl Policy {
         self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
         self.drains.remove(node_id);
         self.notices.remove(node_id);
+    }
+
+    /// What a drain under way makes of a job that is on its node.
+    pub(crate) fn drain_entry(&self, job_id: &JobId) -> Option<&DrainJob> {
+        let binding = self.jobs.get(job_id)?.binding.as_ref()?;
+        let drain = self.drains.get(&binding.node_id)?;
+        let open = drain.state.phase.is_open();
+        let mut listed = drain.state.jobs.iter().filter(|_| open);
+        listed.find(|job| job.job_id == *job_id)
     }
 
     /// A drain of this node, under way or ended (DRAIN-11).

@@ -282,21 +282,22 @@ pub enum ApiError {
         /// The node.
         node_id: NodeId,
     },
-    /// A job of the node is on the air and could only be cut off; nothing was done (DRAIN-19).
+    /// Jobs of the node are on the air and could only be cut off; nothing was done (DRAIN-19).
     #[error(
-        "node {node_id:?} cannot be emptied for an upgrade: {job_id:?} is on the air, and {reason}; \
-         wait until it is off the air, or drain with force"
+        "node {node_id:?} cannot be emptied for an upgrade, for what is on the air there cannot be \
+         handed over: {}; wait until it is off the air, or drain with force",
+        on_air(jobs, *more)
     )]
     OnAir {
         /// The node.
         node_id: NodeId,
-        /// The job.
-        job_id: JobId,
-        /// Why it cannot be handed over.
-        reason: MigrationRefusal,
+        /// The first of them, in the order in which they would be moved.
+        jobs: Vec<OnAirJob>,
+        /// How many there are besides.
+        more: usize,
     },
     /// The migration is refused; nothing was done (MIGR-02).
-    #[error("job {job_id:?} cannot be moved: {reason}")]
+    #[error("job {job_id:?} cannot be moved: {reason}{}", reason.advice())]
     Migration {
         /// The job.
         job_id: JobId,
@@ -335,6 +336,36 @@ pub enum ApiError {
     /// The call on the Manager that it stands for failed.
     #[error(transparent)]
     Manager(#[from] CallFailure),
+}
+
+/// A job that could leave its node only by going off the air.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnAirJob {
+    /// The job.
+    pub job_id: JobId,
+    /// Why it cannot be handed over.
+    pub reason: MigrationRefusal,
+}
+
+/// The jobs and their reasons, those with the same one together.
+fn on_air(jobs: &[OnAirJob], more: usize) -> String {
+    let mut by_reason: Vec<(MigrationRefusal, Vec<String>)> = Vec::new();
+    for OnAirJob { job_id, reason } in jobs {
+        let job_id = format!("{job_id:?}");
+        match by_reason.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, named)) => named.push(job_id),
+            None => by_reason.push((*reason, vec![job_id])),
+        }
+    }
+    let mut parts: Vec<String> = by_reason
+        .iter()
+        .map(|(reason, named)| format!("{} ({reason})", named.join(", ")))
+        .collect();
+    if more > 0 {
+        parts.push(format!("and {more} more"));
+    }
+    parts.join("; ")
 }
 
 impl ApiError {

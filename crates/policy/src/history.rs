@@ -13,7 +13,8 @@ const WORDS_MAX: usize = 300;
 /// What the newest failure or rejection said, with the node where it was; none without one that said
 /// anything.
 pub(crate) fn last_failure(job: &JobWithHistory) -> Option<String> {
-    job.history.iter().rev().find_map(|entry| {
+    let entries = job.history.iter().enumerate().rev();
+    entries.into_iter().find_map(|(index, entry)| {
         let (at, what, detail) = match &entry.kind {
             HistoryKind::Rejected { at, detail, .. } => (at, "rejected by", detail),
             HistoryKind::Stopping { at, reason, detail } if reason.is_failure() => {
@@ -28,8 +29,19 @@ pub(crate) fn last_failure(job: &JobWithHistory) -> Option<String> {
             && detail.is_empty()
         {
             let node_id = &at.node.node_id;
+            let newest_run = job.history[index + 1..]
+                .iter()
+                .rfind(|later| matches!(&later.kind, HistoryKind::Running { .. }));
+            let came_back = newest_run.map(|run| run.start_id == entry.start_id);
+            let fate = match (&job.job.lease, came_back) {
+                (_, Some(true)) => "it came back since",
+                (None, _) => "what ran there may still run",
+                // A start is accepted only when the lease of the lost one is over (LEASE-08).
+                (Some(_), Some(false)) => "its lease is over, so what ran there may run no more",
+                (Some(_), None) => "what ran there may run on only until its lease ends",
+            };
             return Some(format!(
-                "given up on {node_id}: its worker was not heard; what ran there may still run"
+                "given up on {node_id}: its worker was not heard; {fate}"
             ));
         }
         if detail.is_empty() {
@@ -168,6 +180,13 @@ pub(crate) fn newest(job: &JobWithHistory) -> u64 {
         0 => 0,
         len => ordinal(job, len - 1),
     }
+}
+
+/// Number of the newest entry about that start.
+pub(crate) fn newest_of(job: &JobWithHistory, start_id: &StartId) -> Option<u64> {
+    let mut entries = job.history.iter().enumerate().rev();
+    let found = entries.find(|(_, entry)| entry.start_id.as_ref() == Some(start_id))?;
+    Some(ordinal(job, found.0))
 }
 
 /// All runs, in the order of their first entries.

@@ -16,7 +16,7 @@ use crate::history::{self, End, Run, RunState};
 use crate::node::{NodeRecord, sweep_interval};
 use crate::policy::{Phase, Policy};
 use crate::provision::Wanted;
-use crate::stream::log_skipped;
+use crate::stream::{log_skipped, pause};
 use crate::timer::{Due, Timer};
 
 /// What came with the snapshot, in its order (HYDR-03).
@@ -110,7 +110,20 @@ impl Policy {
             }
             StreamEvent::InitialDataComplete(_) => self.hydrate(out),
             // What they hold back is asked for anew, and refused anew (LAUNCH-13).
-            StreamEvent::LeaseChanged(_) | StreamEvent::LeasesPaused { .. } => {}
+            StreamEvent::LeaseChanged(_) => {}
+            StreamEvent::LeasesPaused {
+                paused,
+                reason,
+                by,
+                since,
+            } => {
+                let since = since.unwrap_or(self.now.wall);
+                self.note_pause(if paused {
+                    pause(reason, by, since)
+                } else {
+                    None
+                });
+            }
             StreamEvent::Heartbeat { .. } | StreamEvent::StreamResumed { .. } => {}
             other => log_skipped(&other, out),
         }

@@ -13,7 +13,6 @@ use crate::policy::Policy;
 use crate::settings::{
     DEFAULT_REBALANCE_DRAIN, DEFAULT_SPOT_INTERRUPTION_DRAIN, SPOT_INTERRUPTION_DRAIN_MARGIN,
 };
-use crate::timer::{Due, Timer};
 
 /// A provider's notice as it is shown (INTR-06).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +78,7 @@ impl Policy {
             },
         };
         match self.drains.get(node_id).map(|drain| drain.state.phase) {
-            Some(phase) if phase.is_open() => self.tighten(node_id, timeout, out),
+            Some(phase) if phase.is_open() => self.tighten(node_id, timeout, true, out),
             Some(DrainPhase::Terminating | DrainPhase::Done) => {}
             _ => {
                 let options = DrainOptions {
@@ -97,25 +96,6 @@ impl Policy {
             out.callback(Callback::OnNodeInterrupted(Box::new(state)));
         }
         Ok(ApiAnswer::Done)
-    }
-
-    /// The end only ever comes earlier (INTR-04).
-    fn tighten(&mut self, node_id: &NodeId, timeout: Millis, out: &mut Effects) {
-        let now = self.now.mono;
-        let Some(drain) = self.drains.get_mut(node_id) else {
-            return;
-        };
-        drain.state.force = true;
-        let ends = drain.ends.min(now + timeout);
-        if ends < drain.ends {
-            drain.ends = ends;
-            drain.state.timeout_ms = (ends - drain.began).0;
-            self.timers
-                .set(Timer::DrainTimeout(node_id.clone()), Due::Mono(ends));
-        }
-        if ends <= now {
-            self.end_drain_time(node_id, out);
-        }
     }
 
     /// The notice of the stream (INTR-03, INTR-11).

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
 use crate::event::CallId;
+use crate::lease_wait::HeldBack;
 use crate::pending::Entry;
 
 /// One job. What few jobs have, or only for a while, is boxed (PERF-03).
@@ -87,7 +88,7 @@ pub(crate) struct Binding {
     /// An older instance of the key is still ending there: start again when it has (LAUNCH-05).
     pub(crate) start_after_stop: bool,
     /// The Manager holds its start back for the lease of an earlier instance (LAUNCH-13).
-    pub(crate) held_back: bool,
+    pub(crate) held_back: Option<Box<HeldBack>>,
     /// Its instance is being stopped by request; no failure from here on (DEC-17).
     pub(crate) ending: bool,
     /// Its node is ended after it (BUNDLE-13).

@@ -122,6 +122,7 @@ impl Policy {
 
     /// Runs the engine for a job in its context. Gives the id to a node that is to be bought.
     fn decide(&mut self, job_id: &JobId) -> Option<(PlacementInfo, Decision)> {
+        self.relist();
         let job = self.jobs.get(job_id)?;
         let spot = job.spot.clone()?;
         let bundle = self.bundle(&spot.bundle_id)?;
@@ -325,7 +326,7 @@ impl Policy {
             counted: false,
             start: None,
             start_after_stop: false,
-            held_back: false,
+            held_back: None,
             ending: false,
             single_use: false,
             gpu_index,
@@ -355,6 +356,7 @@ impl Policy {
             binding.gpu_index,
             Side::Binding,
         );
+        let bound_to = binding.node_id.clone();
         if let Some(job) = self.jobs.get_mut(job_id) {
             job.binding = Some(binding);
             job.news = None;
@@ -362,6 +364,7 @@ impl Policy {
             job.resting = false;
             job.awaits_remains = None;
         }
+        self.relist_if_listed(&bound_to, job_id);
         self.note_told_remains(job_id);
         self.refresh(job_id);
     }
@@ -371,6 +374,7 @@ impl Policy {
         let binding = self.jobs.get_mut(job_id)?.binding.take()?;
         self.fleet.unbind(job_id, Side::Binding);
         self.touch_if_spare(&binding.node_id);
+        self.relist_if_listed(&binding.node_id, job_id);
         self.note_told_remains(job_id);
         Some(binding)
     }

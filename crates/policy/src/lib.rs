@@ -8,6 +8,7 @@
 //!
 //! The requirement ids in the docs are those of docs/spec/policy.md.
 
+mod amend;
 mod api;
 mod bundle;
 mod calls;
@@ -25,7 +26,8 @@ pub mod ids;
 pub mod interrupt;
 pub mod job;
 mod launch;
-mod lease_wait;
+pub mod lease_wait;
+mod listed;
 pub mod metrics;
 pub mod migration;
 mod migration_end;

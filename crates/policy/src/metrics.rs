@@ -150,16 +150,28 @@ impl Policy {
         metrics
     }
 
+    /// An unconsumed spare that runs and goes on, whether it could take a job now or not.
+    pub(crate) fn is_standing_spare(&self, node_id: &greenroom_types::NodeId) -> bool {
+        let condition = self.fleet.condition(node_id);
+        self.fleet.unconsumed_spare(node_id).is_some()
+            && self.is_running(node_id)
+            && condition.is_some_and(|condition| !condition.terminating)
+    }
+
     /// An unconsumed spare that could take a job now (SPARE-05).
     pub(crate) fn is_live_spare(&self, node_id: &greenroom_types::NodeId) -> bool {
         let standing_in_the_way = self
             .fleet
             .condition(node_id)
             .is_none_or(|condition| condition.terminating || condition.unhealthy);
+        // Placement passes it over (PLACE-34, PLACE-36): in an emergency it is no reserve.
+        let picture = self.fleet.inventory(node_id);
+        let takes_no_start = picture.map(|it| it.disk_low || it.is_runtime_down());
         self.fleet.unconsumed_spare(node_id).is_some()
             && self.is_running(node_id)
             && self.fleet.is_reachable(node_id)
             && !self.fleet.is_cordoned(node_id)
             && !standing_in_the_way
+            && takes_no_start.is_none_or(|no| !no)
     }
 }

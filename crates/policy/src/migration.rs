@@ -132,8 +132,11 @@ pub enum MigrationRefusal {
     #[error("the job runs on that node already")]
     TargetIsSource,
     /// The job is not declared with `handover`.
-    #[error("the job cannot hand over; use stopThenStart or overlap")]
+    #[error("the job is not declared with `handover`, so it cannot hand over")]
     NotCooperative,
+    /// A leased job does not run twice, so it cannot overlap.
+    #[error("the job is lease-protected, so no second instance may run beside the first")]
+    LeaseProtected,
 }
 
 impl MigrationRefusal {
@@ -147,6 +150,18 @@ impl MigrationRefusal {
             Self::MigrationInFlight => "migrationInFlight",
             Self::TargetIsSource => "targetIsSource",
             Self::NotCooperative => "notCooperative",
+            Self::LeaseProtected => "leaseProtected",
+        }
+    }
+
+    /// What somebody who wants to move the job can do, to stand behind the reason.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::NotCooperative => "; choose another strategy",
+            Self::LeaseProtected => {
+                "; use stopThenStart, or handover where the job is declared with it"
+            }
+            _ => "",
         }
     }
 }
@@ -283,6 +298,9 @@ impl Policy {
         if options.strategy == Strategy::Handover && !self.can_hand_over(job_id) {
             return Err(MigrationRefusal::NotCooperative);
         }
+        if options.strategy == Strategy::Overlap && self.is_protected(job_id) {
+            return Err(MigrationRefusal::LeaseProtected);
+        }
         Ok((binding.role.clone(), binding.node_id.clone()))
     }
 
@@ -290,6 +308,13 @@ impl Policy {
     pub(crate) fn can_hand_over(&self, job_id: &JobId) -> bool {
         let seen = self.jobs.get(job_id).map(|job| &job.seen.job);
         seen.is_some_and(|job| job.handover) || self.spec(job_id).is_some_and(|spec| spec.handover)
+    }
+
+    /// The job is lease-protected: at no moment do two instances of it run.
+    pub(crate) fn is_protected(&self, job_id: &JobId) -> bool {
+        let seen = self.jobs.get(job_id).map(|job| &job.seen.job);
+        seen.is_some_and(|job| job.lease.is_some())
+            || self.spec(job_id).is_some_and(|spec| spec.lease.is_some())
     }
 
     /// Places the target by the same path as any job (MIGR-05) and sends its first call.
@@ -350,6 +375,7 @@ impl Policy {
     }
 
     fn decide_target(&mut self, id: &MigrationId) -> Option<(PlacementInfo, Decision)> {
+        self.relist();
         let migration = self.migrations.active.get(id)?;
         let (job_id, options) = (
             migration.state.source_job_id.clone(),
@@ -405,7 +431,7 @@ impl Policy {
             counted: false,
             start: None,
             start_after_stop: false,
-            held_back: false,
+            held_back: None,
             ending: false,
             single_use,
             gpu_index,
@@ -413,6 +439,7 @@ impl Policy {
         self.touch_if_spare(node_id);
         self.fleet
             .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);
+        self.relist_if_listed(node_id, &job_id);
     }
 
     /// Sends the start of the target; its deadline runs from here (MIGR-09, DEC-22).

@@ -46,6 +46,7 @@ impl Policy {
         self.file_ended(id);
         if let Some(source) = source {
             self.touch_if_spare(&source.node_id);
+            self.relist_if_listed(&source.node_id, &job_id);
             self.release_single_use(&source, out);
         }
         self.refresh(&job_id);
@@ -166,6 +167,7 @@ impl Policy {
     fn take_target(&mut self, job_id: &JobId) -> Option<Binding> {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
         self.fleet.unbind(job_id, Side::MigrationTarget);
+        self.relist_if_listed(&target.node_id, job_id);
         self.touch_if_spare(&target.node_id);
         self.note_told_remains(job_id);
         Some(*target)

@@ -3,22 +3,20 @@
 //! What placement must know of a node is kept in the fleet beside the record here; every change goes
 //! through one method so that the two cannot part.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use greenroom_placement::{Listed, Needs, NodeCondition, NodeFacts};
-use greenroom_types::bundle::Requirements;
+use greenroom_placement::{NodeCondition, NodeFacts};
 use greenroom_types::call::{Call, Status};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::{
     NodeMetadata, NodeState, NodeStoppingReason, RunningNodeMetadata, StartPhase,
 };
-use greenroom_types::{JobId, Mono, NodeId, StartId, Tags, Wall};
+use greenroom_types::{Mono, NodeId, StartId, Tags, Wall};
 
 use crate::calls::Purpose;
 use crate::effect::{Callback, Effects, ErrorInfo, MirrorState, NodeView};
 use crate::event::{ApiId, CallFailure};
-use crate::node_service::is_service;
 use crate::policy::Policy;
 use crate::provision::Asked;
 use crate::settings::Settings;
@@ -411,83 +409,6 @@ impl Policy {
             record.over.clear();
         }
         self.note_listed(node_id);
-    }
-
-    /// An instance is over: what its node's picture lists of it is old (RESV-07).
-    pub(crate) fn note_over(&mut self, node_id: &NodeId, start_id: Option<&StartId>) {
-        if let Some(record) = self.nodes.get_mut(node_id) {
-            record.over.extend(start_id.cloned());
-        }
-        self.note_listed(node_id);
-    }
-
-    /// What a node's picture lists, less the instances that the Manager has seen end since, and with
-    /// those that have begun to end before it listed them: a picture is late by design (RESV-07).
-    pub(crate) fn note_listed(&mut self, node_id: &NodeId) {
-        if !self.fleet.contains(node_id) {
-            return;
-        }
-        let inventory = self.fleet.inventory(node_id).map(Arc::clone);
-        let assigned = inventory.as_ref().map_or(&[][..], |it| &it.assigned_jobs);
-        let mut foreign = Vec::new();
-        let mut listed: BTreeMap<JobId, Listed> = BTreeMap::new();
-        let mut gone = Vec::new();
-        let over = self.nodes.get(node_id).map(|record| &record.over);
-        for assigned in assigned {
-            let job_id = &assigned.job_id;
-            // One that the mirror knows no more, or not yet, takes its room all the same.
-            let job = self.jobs.get(job_id);
-            // Services reserve nothing but their ports, which are counted elsewhere (RESV-06).
-            if job.is_some_and(|job| is_service(&job.seen.job)) {
-                continue;
-            }
-            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
-            let needs = Needs::of(&Requirements {
-                required_capacity: assigned.capacity,
-                required_cores: assigned.cores,
-                // A picture does not tell them by instance.
-                required_capabilities: defined
-                    .map_or_else(Vec::new, |it| it.requirements.required_capabilities.clone()),
-                required_host_ports: assigned.host_ports.clone(),
-                required_gpu_capacity: assigned.gpu_capacity,
-                ..Requirements::default()
-            });
-            if over.is_some_and(|over| over.contains(&assigned.start_id)) {
-                gone.push(Listed {
-                    job_id: job_id.clone(),
-                    needs,
-                    gpu_index: assigned.gpu_index,
-                });
-                continue;
-            }
-            let spot = job.and_then(|job| job.spot.clone());
-            foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
-            let entry = listed.entry(job_id.clone()).or_insert_with(|| Listed {
-                job_id: job_id.clone(),
-                needs: Needs::default(),
-                gpu_index: assigned.gpu_index,
-            });
-            entry.needs.add(&needs);
-        }
-        for job_id in self.remains_at.get(node_id).into_iter().flatten() {
-            let job = self.jobs.get(job_id);
-            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
-            if let Some(defined) = defined
-                && !listed.contains_key(job_id)
-            {
-                let spot = job.and_then(|job| job.spot.clone());
-                foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
-                let kept = Listed {
-                    job_id: job_id.clone(),
-                    needs: Needs::of(&defined.requirements),
-                    gpu_index: None,
-                };
-                listed.insert(job_id.clone(), kept);
-            }
-        }
-        self.fleet.set_foreign(node_id, foreign);
-        self.fleet
-            .set_listed(node_id, listed.into_values().collect(), gone);
     }
 
     pub(crate) fn node_tags(&mut self, metadata: &Arc<NodeMetadata>) {

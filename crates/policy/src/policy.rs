@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_placement::Fleet;
+use greenroom_types::stream::LeasePause;
 use greenroom_types::{BundleId, JobId, NodeId, Now, PoolName, TierName};
 
 use crate::bundle::BundleRecord;
@@ -50,6 +51,8 @@ pub struct Policy {
     pub(crate) tiers: BTreeMap<(PoolName, TierName), TierRecord>,
     /// Jobs of which an instance is still ending, by node. Follows from the records of the jobs.
     pub(crate) remains_at: BTreeMap<NodeId, BTreeSet<JobId>>,
+    /// Nodes whose lists are to be read anew before the next decision. Empty between inputs.
+    pub(crate) relist: BTreeSet<NodeId>,
     /// What placement sees; kept in step with the records above.
     pub(crate) fleet: Fleet,
     pub(crate) pending: Pending,
@@ -62,6 +65,8 @@ pub struct Policy {
     pub(crate) drains: BTreeMap<NodeId, Drain>,
     /// Standing notices of providers (INTR).
     pub(crate) notices: BTreeMap<NodeId, Notice>,
+    /// Why and since when leases stand still, as far as the stream told (LAUNCH-13).
+    pub(crate) lease_pause: Option<LeasePause>,
     /// The calls that the channel stays open for, while it closes (LIFE-05).
     pub(crate) closing: Option<Closing>,
     pub(crate) counters: Counters,
@@ -119,6 +124,7 @@ impl Policy {
             bundles: BTreeMap::new(),
             tiers: BTreeMap::new(),
             remains_at: BTreeMap::new(),
+            relist: BTreeSet::new(),
             fleet,
             pending: Pending::default(),
             spares: Spares::default(),
@@ -127,6 +133,7 @@ impl Policy {
             migrations: Migrations::default(),
             drains: BTreeMap::new(),
             notices: BTreeMap::new(),
+            lease_pause: None,
             closing: None,
             counters: Counters::default(),
             next_order: 0,
@@ -229,12 +236,14 @@ impl Policy {
     /// reserve: a spare that a waiting job can use is no excess, and its place is filled right after;
     /// images are pulled on what is a spare after that.
     fn finish_input(&mut self, out: &mut Effects) {
+        self.relist();
         if self.is_live() {
             self.run_drains(self.pending.is_woken(), out);
             self.run_pending(out);
             self.run_spares(out);
             self.run_prefetch(out);
             self.run_services(out);
+            self.relist();
         }
     }
 

@@ -424,7 +424,7 @@ impl Policy {
             counted: true,
             start: None,
             start_after_stop: false,
-            held_back: false,
+            held_back: None,
             ending: matches!(run.map(|run| run.state), Some(RunState::Ending(_))),
             single_use: false,
             gpu_index: None,

@@ -8,9 +8,11 @@ use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, Millis, NodeId, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::drain::DrainJob;
 use crate::effect::PlacementInfo;
 use crate::getters::DryRun;
 use crate::job::{BindingState, Cause, Standing};
+use crate::lease_wait::LeaseWait;
 use crate::policy::Policy;
 use crate::timer::{Due, Timer};
 
@@ -40,6 +42,12 @@ pub struct Report {
     pub trial: Option<DryRun>,
     /// Time until its own timer tries it again.
     pub waits_for: Option<Millis>,
+    /// The lease that its start waits for (LAUNCH-13).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseWait>,
+    /// What a drain of its node makes of it (DRAIN-04).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainJob>,
     /// Counted restarts within the trailing hour.
     pub restarts: usize,
     /// Its ceiling; none for `drop`.
@@ -67,6 +75,8 @@ impl Policy {
             record: None,
             trial: None,
             waits_for: None,
+            lease: None,
+            drain: None,
             restarts: 0,
             restart_limit: None,
             last_failure: None,
@@ -103,6 +113,8 @@ impl Policy {
             Due::Mono(at) => Some(at - now),
             Due::Wall(_) => None,
         });
+        report.lease = self.lease_wait(job_id);
+        report.drain = self.drain_entry(job_id).cloned();
         report.restarts = job.restarts_at(now);
         report.restart_limit = self
             .spec(job_id)
@@ -166,6 +178,9 @@ impl fmt::Display for Report {
         write!(f, "{}: {standing}", self.job_id)?;
         if let Some(node_id) = &self.node_id {
             write!(f, " to {node_id}")?;
+        }
+        if let Some(lease) = &self.lease {
+            write!(f, ", {lease}")?;
         }
         if let Some(left) = self.waits_for {
             write!(f, ", tried again in {left}")?;

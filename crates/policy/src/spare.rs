@@ -465,7 +465,7 @@ impl Policy {
             }
             let nodes: Vec<NodeId> = self.spares_of(&entry.pool).cloned().collect();
             for node_id in nodes {
-                if self.is_live_spare(&node_id) {
+                if self.is_standing_spare(&node_id) {
                     self.write_spare_tags(&node_id, tags.clone(), out);
                 } else if self.is_pending_spare(&node_id)
                     && let Some(record) = self.nodes.get_mut(&node_id)

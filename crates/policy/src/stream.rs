@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use greenroom_types::job::{HistoryKind, JobInfo, JobState, JobWithHistory};
 use greenroom_types::node::InstanceKey;
-use greenroom_types::stream::StreamEvent;
-use greenroom_types::{JobId, NodeId};
+use greenroom_types::stream::{LeasePause, StreamEvent};
+use greenroom_types::{JobId, NodeId, Wall};
 
 use crate::effect::{Callback, Effect, Effects};
 use crate::health::Rejection;
@@ -107,8 +107,14 @@ impl Policy {
             }
             StreamEvent::AuditAppended(entry) => out.callback(Callback::OnAuditAppended(entry)),
             StreamEvent::LeaseChanged(lease) => self.lease_changed(&lease, out),
-            StreamEvent::LeasesPaused { paused: false, .. } => self.leases_resumed(out),
-            StreamEvent::LeasesPaused { .. } | StreamEvent::Heartbeat { .. } => {}
+            StreamEvent::LeasesPaused { paused: false, .. } => {
+                self.note_pause(None);
+                self.leases_resumed(out);
+            }
+            StreamEvent::LeasesPaused {
+                reason, by, since, ..
+            } => self.note_pause(pause(reason, by, since.unwrap_or(self.now.wall))),
+            StreamEvent::Heartbeat { .. } => {}
             other => log_skipped(&other, out),
         }
     }
@@ -131,6 +137,11 @@ impl Policy {
         }
         job.service_restarts.note(info.at, &info.kind);
     }
+}
+
+/// A pause of all leases.
+pub(crate) const fn pause(reason: String, by: String, since: Wall) -> Option<LeasePause> {
+    Some(LeasePause { reason, by, since })
 }
 
 /// Events without a role here are logged and skipped (CALLB-16).

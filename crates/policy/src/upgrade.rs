@@ -5,8 +5,9 @@
 
 use greenroom_types::{JobId, NodeId};
 
+use crate::amend::NAMED_MAX;
 use crate::drain::DrainOptions;
-use crate::event::ApiError;
+use crate::event::{ApiError, OnAirJob};
 use crate::job::BindingState;
 use crate::migration::{MigrateOptions, MigrationRefusal, Strategy};
 use crate::policy::Policy;
@@ -18,7 +19,7 @@ pub(crate) const BACKUP_FIRST: &str = "backupFirst";
 // === impl Policy: upgrades ===
 
 impl Policy {
-    /// The first of these jobs that could leave its node only by going off the air (DRAIN-19).
+    /// Refuses where some of these jobs could leave their node only by going off the air (DRAIN-19).
     pub(crate) fn check_upgrade(
         &self,
         node_id: &NodeId,
@@ -32,20 +33,29 @@ impl Policy {
             strategy: Strategy::Handover,
             ..MigrateOptions::default()
         };
-        for Lost { job_id, .. } in bound.iter().filter(|lost| self.is_on_air(&lost.job_id)) {
-            match self.may_migrate(job_id, &by_handover) {
-                // Whoever moves it already answers for how.
-                Ok(_) | Err(MigrationRefusal::MigrationInFlight) => {}
-                Err(reason) => {
-                    return Err(ApiError::OnAir {
-                        node_id: node_id.clone(),
+        let on_air = bound.iter().filter(|lost| self.is_on_air(&lost.job_id));
+        let mut jobs: Vec<OnAirJob> = on_air
+            .filter_map(
+                |Lost { job_id, .. }| match self.may_migrate(job_id, &by_handover) {
+                    // Whoever moves it already answers for how.
+                    Ok(_) | Err(MigrationRefusal::MigrationInFlight) => None,
+                    Err(reason) => Some(OnAirJob {
                         job_id: job_id.clone(),
                         reason,
-                    });
-                }
-            }
+                    }),
+                },
+            )
+            .collect();
+        if jobs.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let more = jobs.len().saturating_sub(NAMED_MAX);
+        jobs.truncate(NAMED_MAX);
+        Err(ApiError::OnAir {
+            node_id: node_id.clone(),
+            jobs,
+            more,
+        })
     }
 
     /// Viewers may see this job: it runs, and it is not a backup behind a primary that runs undisturbed.
@@ -58,18 +68,31 @@ impl Policy {
         !(self.is_backup(job_id) && behind)
     }
 
-    /// How a job of the node's drain changes over.
-    pub(crate) fn change_over(&self, node_id: &NodeId, job_id: &JobId) -> Strategy {
+    /// How a job of the node's drain changes over, and what was asked for where its protection does not
+    /// allow that: a leased job never runs twice, so it cannot overlap (DRAIN-22).
+    pub(crate) fn change_over(
+        &self,
+        node_id: &NodeId,
+        job_id: &JobId,
+    ) -> (Strategy, Option<Strategy>) {
         let Some(drain) = self.drains.get(node_id) else {
-            return Strategy::default();
+            return (Strategy::default(), None);
         };
         let asked = drain.options.strategies.get(job_id).copied();
-        let asked = asked.unwrap_or(drain.options.strategy);
+        let asked = asked.or(drain.options.strategy).unwrap_or_default();
+        let hands_over = self.can_hand_over(job_id);
         let bound = drain.options.for_upgrade && self.is_on_air(job_id);
-        if bound && (!drain.state.force || self.can_hand_over(job_id)) {
-            Strategy::Handover
+        if bound && (!drain.state.force || hands_over) {
+            (Strategy::Handover, None)
+        } else if asked == Strategy::Overlap && self.is_protected(job_id) {
+            let by = if hands_over {
+                Strategy::Handover
+            } else {
+                Strategy::StopThenStart
+            };
+            (by, Some(asked))
         } else {
-            asked
+            (asked, None)
         }
     }
 

@@ -13,7 +13,7 @@ use super::connect::Manager;
 use super::get::{
     BundleRow, JobRow, Kind, all_jobs, instance_state, job_state, node_state, progress,
 };
-use super::history;
+use super::history::{self, Right};
 use crate::failure::{Failure, Outcome};
 use crate::output::Table;
 
@@ -66,7 +66,17 @@ impl Describe {
                     job: &job,
                     restarts: about.restarts.as_ref(),
                 };
-                output.either(&told, || describe_job(&job, &about))
+                // What is known of those that were lost; who may not ask is told less.
+                let leases = match job.job.lease {
+                    Some(_) => client.get_lease_status().await.ok(),
+                    None => None,
+                };
+                let right = match (&job.job.lease, &leases) {
+                    (None, _) => Right::Free,
+                    (Some(_), None) => Right::Protected,
+                    (Some(_), Some(status)) => Right::Leased(status),
+                };
+                output.either(&told, || describe_job(&job, &about, right))
             }
             Kind::Nodes => {
                 let id = NodeId::new(&self.id);
@@ -138,7 +148,7 @@ pub(super) fn describe_bundle(row: &BundleRow<'_>, jobs: &[JobRow]) -> String {
     text
 }
 
-fn describe_job(job: &JobWithHistory, about: &FoundJob) -> String {
+fn describe_job(job: &JobWithHistory, about: &FoundJob, right: Right<'_>) -> String {
     let info = about.last_info.as_ref();
     let mut text = format!(
         "job       {}\nstate     {}\n",
@@ -178,7 +188,7 @@ fn describe_job(job: &JobWithHistory, about: &FoundJob) -> String {
         ));
     }
     for (index, entry) in job.history.iter().enumerate() {
-        let line = history::line(&job.history, index);
+        let line = history::line(&job.history, index, right);
         let line = history::indented(line.trim_end(), "      ");
         text.push_str(&format!("  {}  {line}\n", entry.at));
     }

@@ -14,30 +14,34 @@ use super::control::{Control, lost};
 use super::media::duration;
 use super::migrate::ChangeOver;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, say};
+use crate::output::{Output, say, word};
 
 /// Move a node's jobs elsewhere, one by one, and then end it.
 ///
 /// It is followed until it is over. Ctrl-C ends the following and not the drain, which `uncordon`
-/// cancels. An owned server is not switched off: its worker comes back when it is started again.
+/// cancels. Called again for a node that is being drained it tries what is stuck once more, and makes
+/// the drain stricter: --timeout may bring its end nearer, --force makes it end the node. An owned server is not switched off: its worker comes back when it is started again.
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
     /// The node, by id.
     #[arg(value_name = "NODE")]
     node: NodeId,
-    /// How long it may take, e.g. 90s or 10m.
-    #[arg(long, value_parser = duration, default_value = "10m", value_name = "TIME")]
-    timeout: Duration,
+    /// How long it may take, e.g. 90s; 10m unless given.
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    timeout: Option<Duration>,
     /// When the time is over, end the node with what is still on it.
     #[arg(long)]
     force: bool,
-    /// How jobs change over.
-    #[arg(long, value_enum, default_value_t)]
-    strategy: ChangeOver,
+    /// How jobs change over; stop-then-start unless given.
+    ///
+    /// A lease-protected job never runs twice: where overlap is asked for it hands over, or else stops
+    /// and starts.
+    #[arg(long, value_enum)]
+    strategy: Option<ChangeOver>,
     /// Take nothing off the air: jobs that are on it are handed over, backups move first.
     ///
-    /// A node with a job on the air that cannot hand over is left alone, and the job is named;
-    /// --force moves that one as --strategy says.
+    /// A node with jobs on the air that cannot hand over is left alone, and they are named; --force
+    /// moves those as --strategy says.
     #[arg(long)]
     for_upgrade: bool,
     /// Begin it and do not follow it.
@@ -66,11 +70,11 @@ impl Drain {
         let call = ApiCall::DrainNode {
             node_id: self.node.clone(),
             options: DrainOptions {
-                timeout_ms: Some(Millis(
-                    u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
-                )),
+                timeout_ms: self
+                    .timeout
+                    .map(|timeout| Millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))),
                 force: self.force,
-                strategy: self.strategy.into(),
+                strategy: self.strategy.map(Into::into),
                 strategies: BTreeMap::new(),
                 for_upgrade: self.for_upgrade,
             },
@@ -80,6 +84,11 @@ impl Drain {
             return Err(Failure::failed("the control plane gave no drain"));
         };
         let output = Output { json: self.json };
+        if !self.json {
+            for words in &state.not_taken {
+                say(&format!("not taken: {words}"));
+            }
+        }
         if self.no_wait {
             return output.either(&state, || {
                 let count = state.jobs.len();
@@ -137,6 +146,18 @@ async fn is_gone(client: &Client, node_id: &NodeId) -> Result<bool, Failure> {
     let node = nodes.iter().find(|row| row.node.node_id == *node_id);
     Ok(node
         .is_none_or(|row| matches!(row.node.state, MirrorState::Stopping | MirrorState::Stopped)))
+}
+
+/// How a job changes over where that is not as asked for (DRAIN-22).
+fn instead(job: &DrainJob) -> String {
+    match (job.strategy, job.instead_of) {
+        (Some(by), Some(asked)) if job.status == DrainStatus::Migrating => format!(
+            " by {}, not {}: it is lease-protected",
+            word(&by),
+            word(&asked)
+        ),
+        _ => String::new(),
+    }
 }
 
 /// The last word, and whether it went well.
@@ -204,8 +225,9 @@ impl Progress {
             };
             let why = job.reason.as_deref().map(|why| format!(": {why}"));
             say(&format!(
-                "{done}/{total} {} {words}{}",
+                "{done}/{total} {} {words}{}{}",
                 job.job_id,
+                instead(job),
                 why.unwrap_or_default()
             ));
             self.told.insert(job.job_id.clone(), now);

@@ -6,7 +6,7 @@ use greenroom_sdk::types::stream::{MigrationSignal, Stamped, StreamEvent};
 use greenroom_sdk::{EventSettings, StreamItem};
 
 use super::connect::Manager;
-use super::history;
+use super::history::{self, Right};
 use crate::failure::{Failure, Outcome};
 use crate::output::say;
 
@@ -69,7 +69,11 @@ fn line(event: &StreamEvent) -> String {
         | StreamEvent::JobPending(job)
         | StreamEvent::JobUpdated(job)
         | StreamEvent::JobOutOfWindow(job) => {
-            let newest = history::newest(&job.history);
+            let right = match job.job.lease {
+                Some(_) => Right::Protected,
+                None => Right::Free,
+            };
+            let newest = history::newest(&job.history, right);
             format!("job {}: {newest}", job.job.job_id)
         }
         StreamEvent::JobDeleted(job_id) => format!("job {job_id} is gone"),

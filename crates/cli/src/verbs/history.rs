@@ -1,9 +1,22 @@
 //! A job's history in plain words.
 
 use greenroom_sdk::types::job::{At, HistoryEntry, HistoryKind, StopReason};
+use greenroom_sdk::types::stream::LeaseStatus;
+use greenroom_sdk::types::{Millis, StartId};
+
+/// What is known of the right to run of starts whose node was lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Right<'a> {
+    /// The job is not protected: whatever is there may run.
+    Free,
+    /// It is lease-protected, and how its leases stand was not asked.
+    Protected,
+    /// It is lease-protected; these are all leases that are not over.
+    Leased(&'a LeaseStatus),
+}
 
 /// The entry at `index` in plain words. What came before it says what an end means.
-pub(crate) fn line(history: &[HistoryEntry], index: usize) -> String {
+pub(crate) fn line(history: &[HistoryEntry], index: usize, right: Right<'_>) -> String {
     let Some(entry) = history.get(index) else {
         return String::new();
     };
@@ -20,8 +33,9 @@ pub(crate) fn line(history: &[HistoryEntry], index: usize) -> String {
             reason: StopReason::NodeStopped,
             detail,
         } if detail.is_empty() => format!(
-            "given up {} (node lost: its worker is not heard; it may still run)",
-            place(at)
+            "given up {} (node lost: its worker is not heard; {})",
+            place(at),
+            right.fate(entry.start_id.as_ref())
         ),
         HistoryKind::Stopping { at, reason, detail } => {
             let detail = if detail.is_empty() {
@@ -31,10 +45,16 @@ pub(crate) fn line(history: &[HistoryEntry], index: usize) -> String {
             };
             format!("stopping {} ({reason:?}){detail}", place(at))
         }
-        HistoryKind::Stopped(at) if is_replaced(history, index, at) => format!(
-            "replaced {} (node lost: what ran there may still run until its worker is heard)",
-            place(at)
-        ),
+        HistoryKind::Stopped(at) if is_replaced(history, index, at) => match right {
+            Right::Free => format!(
+                "replaced {} (node lost: what ran there may still run until its worker is heard)",
+                place(at)
+            ),
+            _ => format!(
+                "replaced {} (node lost: its lease is over, so what ran there may run no more)",
+                place(at)
+            ),
+        },
         HistoryKind::Stopped(at) => format!("stopped {}", place(at)),
         HistoryKind::Completed => "completed".to_owned(),
         HistoryKind::Failed { reason, by } => format!("failed for good, by {by}: {reason}"),
@@ -43,8 +63,35 @@ pub(crate) fn line(history: &[HistoryEntry], index: usize) -> String {
 }
 
 /// The newest entry in plain words.
-pub(crate) fn newest(history: &[HistoryEntry]) -> String {
-    line(history, history.len().saturating_sub(1))
+pub(crate) fn newest(history: &[HistoryEntry], right: Right<'_>) -> String {
+    line(history, history.len().saturating_sub(1), right)
+}
+
+// === impl Right ===
+
+impl Right<'_> {
+    /// What is known of a start whose worker is not heard.
+    fn fate(self, start_id: Option<&StartId>) -> String {
+        let status = match self {
+            Self::Free => return "it may still run".to_owned(),
+            Self::Protected => return "it may run on only until its lease ends".to_owned(),
+            Self::Leased(status) => status,
+        };
+        let lease = status
+            .leases
+            .iter()
+            .find(|lease| Some(&lease.start_id) == start_id);
+        match lease.map(|lease| (lease.state.as_str(), lease)) {
+            None => "its lease is over, so it may run no more".to_owned(),
+            Some(("paused_kept", _)) => "leases are paused, so it may run on".to_owned(),
+            Some(("lost_waiting", lease)) => format!(
+                "it may still run under its lease, fence {}, for {} at the most",
+                lease.fence,
+                Millis(lease.remaining_ms)
+            ),
+            Some(_) => "it is back, and has its lease".to_owned(),
+        }
+    }
 }
 
 /// An instance of a lost node counts as over once its key is started elsewhere (MNODE-12); that it
@@ -83,7 +130,8 @@ mod tests {
     use std::sync::Arc;
 
     use greenroom_sdk::types::Wall;
-    use greenroom_sdk::types::node::NodeMetadata;
+    use greenroom_sdk::types::node::{InstanceKey, NodeMetadata};
+    use greenroom_sdk::types::stream::JobLeaseInfo;
 
     use super::*;
 
@@ -123,7 +171,9 @@ mod tests {
             entry(3, "a", HistoryKind::Stopped(at("w3"))),
             entry(3, "b", HistoryKind::Provisioned(at("w1"))),
         ];
-        let lines: Vec<String> = (0..4).map(|index| line(&history, index)).collect();
+        let lines: Vec<String> = (0..4)
+            .map(|index| line(&history, index, Right::Free))
+            .collect();
         assert_eq!(
             lines,
             [
@@ -134,11 +184,56 @@ mod tests {
             ]
         );
         // Its worker came back without it, or its machine is gone: then it is over.
-        assert_eq!(newest(&history[..3]), "stopped primary on w3");
+        assert_eq!(newest(&history[..3], Right::Free), "stopped primary on w3");
         let mut asked = history.clone();
         asked[1] = entry(2, "a", stopping(StopReason::UserRequested));
-        assert_eq!(line(&asked, 2), "stopped primary on w3");
-        assert_eq!(newest(&[]), "");
+        assert_eq!(line(&asked, 2, Right::Free), "stopped primary on w3");
+        assert_eq!(newest(&[], Right::Free), "");
+    }
+
+    #[test]
+    fn of_a_protected_job_it_is_told_whether_it_may_still_run() {
+        let history = [
+            entry(1, "a", HistoryKind::Provisioned(at("w3"))),
+            entry(2, "a", stopping(StopReason::NodeStopped)),
+            entry(3, "a", HistoryKind::Stopped(at("w3"))),
+            entry(3, "b", HistoryKind::Provisioned(at("w1"))),
+        ];
+        let given_up = |right| line(&history, 1, right);
+        let leased = |state: &str| LeaseStatus {
+            leases: vec![JobLeaseInfo {
+                key: InstanceKey::new("j".into(), "primary".into()),
+                start_id: "a".into(),
+                node_id: "w3".into(),
+                fence: 7,
+                ttl_ms: 10_000,
+                state: state.to_owned(),
+                remaining_ms: 12_000,
+                refreshed_at: None,
+            }],
+            ..LeaseStatus::default()
+        };
+        let over = LeaseStatus::default();
+        assert_eq!(
+            given_up(Right::Leased(&over)),
+            "given up primary on w3 (node lost: its worker is not heard; its lease is over, so it may run no more)"
+        );
+        let waits = given_up(Right::Leased(&leased("lost_waiting")));
+        assert!(
+            waits.contains("under its lease, fence 7, for 12s at the most"),
+            "{waits}"
+        );
+        let paused = given_up(Right::Leased(&leased("paused_kept")));
+        assert!(
+            paused.contains("leases are paused, so it may run on"),
+            "{paused}"
+        );
+        let unasked = given_up(Right::Protected);
+        assert!(unasked.contains("only until its lease ends"), "{unasked}");
+        assert_eq!(
+            line(&history, 2, Right::Protected),
+            "replaced primary on w3 (node lost: its lease is over, so what ran there may run no more)"
+        );
     }
 
     #[test]

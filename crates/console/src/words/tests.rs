@@ -6,7 +6,9 @@ use std::sync::Arc;
 use greenroom_placement::{Detail, FailureReason, Filtered, Packing, Rank, Survivor};
 use greenroom_policy::effect::PlacementContext;
 use greenroom_policy::getters::DryRun;
+use greenroom_policy::lease_wait::LeaseWait;
 use greenroom_types::node::ServiceRestarts;
+use greenroom_types::stream::LeasePause;
 use greenroom_types::{Millis, Wall};
 
 use super::*;
@@ -73,6 +75,8 @@ fn report() -> Report {
         record: None,
         trial: None,
         waits_for: None,
+        lease: None,
+        drain: None,
         restarts: 0,
         restart_limit: None,
         last_failure: None,
@@ -106,6 +110,82 @@ fn what_a_job_wrote_is_indented_and_gets_no_full_stop() {
     });
     let expected = "Last failed on n1: service main: exit code 3.\n    | to stdout\n    | oops";
     assert!(told.ends_with(expected), "{told}");
+}
+
+// spec: LAUNCH-13
+#[test]
+fn the_lease_or_the_pause_that_a_start_waits_for_is_named() {
+    let wait = LeaseWait {
+        node_id: Some("w3".into()),
+        fence: Some(7),
+        since: Wall(0),
+        left: Some(Millis(12_000)),
+        paused: None,
+    };
+    let told = of_report(&Report {
+        lease: Some(wait.clone()),
+        waits_for: wait.left,
+        ..report()
+    });
+    assert!(
+        told.contains(
+            "Its start waits for the lease of its instance on w3 (fence 7).\nIt is tried again in 12s."
+        ),
+        "{told}"
+    );
+    let pause = LeasePause {
+        reason: "switch replaced".to_owned(),
+        by: "ann".to_owned(),
+        since: Wall(0),
+    };
+    let told = of_report(&Report {
+        lease: Some(LeaseWait {
+            left: None,
+            paused: Some(pause),
+            ..wait
+        }),
+        ..report()
+    });
+    assert!(
+        told.contains("they are paused since 1970-01-01T00:00:00Z by ann (switch replaced), and its instance on w3 (fence 7) may run on."),
+        "{told}"
+    );
+}
+
+// spec: DRAIN-22
+#[test]
+fn what_a_drain_makes_of_a_job_is_told() {
+    let entry = DrainJob {
+        job_id: "news.0.enc".into(),
+        status: DrainStatus::Migrating,
+        migration_id: None,
+        strategy: Some(Strategy::StopThenStart),
+        instead_of: Some(Strategy::Overlap),
+        reason: None,
+    };
+    let told = |entry: &DrainJob| {
+        of_report(&Report {
+            drain: Some(entry.clone()),
+            ..report()
+        })
+    };
+    let moving = told(&entry);
+    assert!(
+        moving.contains(
+            "it is on the move: it is stopped here and started there.\nOverlap was asked for, but it is lease-protected"
+        ),
+        "{moving}"
+    );
+    let stuck = told(&DrainJob {
+        status: DrainStatus::Stuck,
+        instead_of: None,
+        reason: Some("noCapacityInAnyPool".to_owned()),
+        ..entry
+    });
+    assert!(
+        stuck.contains("Its node is being drained, and it is stuck: noCapacityInAnyPool."),
+        "{stuck}"
+    );
 }
 
 // spec: EVT-09

@@ -215,6 +215,7 @@ fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
             ..Default::default()
         }),
         gpu_index: None,
+        beside: false,
     };
     let reserved = |world: &World| {
         world.check();
@@ -228,6 +229,20 @@ fn what_a_picture_lists_takes_room_whether_or_not_it_is_bound() {
         .fleet
         .set_listed(&id("n"), vec![listed("e", 3.0, &[])], Vec::new());
     assert_eq!(reserved(&world), 3.0, "more than it is bound with");
+    let mut beside = listed("e", 1.0, &[]);
+    beside.beside = true;
+    world.fleet.set_listed(
+        &id("n"),
+        vec![listed("e", 2.0, &[]), beside.clone()],
+        Vec::new(),
+    );
+    assert_eq!(
+        reserved(&world),
+        3.0,
+        "an older instance of it is there as well"
+    );
+    world.fleet.set_listed(&id("n"), vec![beside], Vec::new());
+    assert_eq!(reserved(&world), 3.0, "or alone, before its own is listed");
     let both = vec![listed("e", 2.0, &[]), listed("x", 1.0, &["80/tcp"])];
     world.fleet.set_listed(&id("n"), both, Vec::new());
     assert_eq!(reserved(&world), 3.0, "one that is not bound here");
@@ -296,6 +311,7 @@ fn what_has_ended_since_a_picture_is_not_taken_though_it_is_reported() {
             ..Default::default()
         }),
         gpu_index: Some(0),
+        beside: false,
     };
     let left = |world: &World| {
         world.check();

@@ -214,10 +214,12 @@ fn some_listed(dice: &mut Dice, stage: &Stage) -> Vec<Listed> {
                 ..Requirements::default()
             }),
             gpu_index: dice.pick(&[None, Some(0)]),
+            beside: dice.one_in(4),
         })
         .collect();
-    listed.sort_by(|a, b| a.job_id.cmp(&b.job_id));
-    listed.dedup_by(|a, b| a.job_id == b.job_id);
+    let key = |it: &Listed| (it.job_id.clone(), it.beside);
+    listed.sort_by_key(key);
+    listed.dedup_by_key(|it| key(it));
     listed
 }
 

@@ -340,7 +340,7 @@ fn migrations_drains_and_notices_are_told() {
     w.api(ApiCall::DrainNode {
         node_id: "n".into(),
         options: DrainOptions {
-            strategy,
+            strategy: Some(strategy),
             ..DrainOptions::default()
         },
     });
@@ -369,7 +369,7 @@ fn migrations_drains_and_notices_are_told() {
     w.api(ApiCall::MigrateJob {
         job_id: "a.0.e".into(),
         options: MigrateOptions {
-            strategy,
+            strategy: strategy,
             ..MigrateOptions::default()
         },
     });

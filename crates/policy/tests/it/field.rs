@@ -22,7 +22,7 @@ const SECOND: u64 = 1_000;
 fn drain(w: &mut World, node: &str, strategy: Strategy) {
     let node_id = w.long(node);
     let options = DrainOptions {
-        strategy,
+        strategy: Some(strategy),
         ..DrainOptions::default()
     };
     w.api(ApiCall::DrainNode { node_id, options });

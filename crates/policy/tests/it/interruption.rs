@@ -21,7 +21,7 @@ fn drain(w: &mut World, node: &str, options: DrainOptions) {
 fn in_time(ms: u64) -> DrainOptions {
     DrainOptions {
         timeout_ms: Some(Millis(ms)),
-        strategy: Strategy::Overlap,
+        strategy: Some(Strategy::Overlap),
         ..DrainOptions::default()
     }
 }
@@ -33,7 +33,7 @@ fn notice(w: &mut World, node: &str) {
         kind: InterruptionKind::SpotInterruption,
         deadline: None,
         options: DrainOptions {
-            strategy: Strategy::Overlap,
+            strategy: Some(Strategy::Overlap),
             ..DrainOptions::default()
         },
     });

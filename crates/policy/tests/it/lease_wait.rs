@@ -4,12 +4,14 @@ use greenroom_policy::event::CallFailure;
 use greenroom_types::call::{Refusal, Status};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::stream::{JobLeaseInfo, StreamEvent};
+use greenroom_types::{JobId, Millis, NodeId, Wall};
 use serde_json::json;
 
-use crate::world::{World, bundle, fixed, job};
+use crate::world::{START, World, bundle, fixed, inventory, job, settings};
 
 fn held(retry_after_ms: i64) -> CallFailure {
     let refusal = Refusal::new(Status::FailedPrecondition, "lease_held", "it may run");
+    let refusal = refusal.with("node", "gone").with("fence", 7_i64);
     CallFailure::Refused(refusal.with("retry_after_ms", retry_after_ms))
 }
 
@@ -104,4 +106,59 @@ fn a_start_refused_in_a_pause_waits_for_its_end() {
     assert!(w.calls().is_empty());
     w.send(pause(false));
     assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+}
+
+// spec: LAUNCH-13
+#[test]
+fn whoever_asks_is_told_which_lease_a_start_waits_for_and_how_long() {
+    let mut w = held_back(held(12_000));
+    w.at(4_000);
+    w.send(lease("b.0.e", "released"));
+    let wait = w.policy.explain(&JobId::new("a.0.e")).lease.unwrap();
+    assert_eq!(wait.node_id.as_ref().map(NodeId::as_str), Some("gone"));
+    assert_eq!((wait.fence, wait.left), (Some(7), Some(Millis(8_000))));
+    assert_eq!((wait.since, wait.paused), (Wall(START), None));
+    w.at(12_000);
+    let report = w.policy.explain(&JobId::new("a.0.e"));
+    assert_eq!(report.lease, None, "it was started");
+}
+
+// spec: LAUNCH-13
+#[test]
+fn whoever_asks_is_told_since_when_leases_are_paused() {
+    let mut w = held_back(paused());
+    w.at(4_000);
+    let unheard = w.policy.explain(&JobId::new("a.0.e")).lease.unwrap();
+    let since = unheard.paused.map(|pause| pause.since);
+    assert_eq!((since, unheard.left), (Some(Wall(START)), None));
+    w.send(StreamEvent::LeasesPaused {
+        paused: true,
+        reason: "works".to_owned(),
+        by: "ann".to_owned(),
+        since: Some(Wall(START - 5_000)),
+    });
+    let wait = w.policy.explain(&JobId::new("a.0.e")).lease.unwrap();
+    let told = wait.paused.unwrap();
+    assert_eq!(told.since, Wall(START - 5_000));
+    assert_eq!((told.by.as_str(), told.reason.as_str()), ("ann", "works"));
+    w.send(pause(false));
+    assert_eq!(w.policy.explain(&JobId::new("a.0.e")).lease, None);
+}
+
+// spec: LAUNCH-13
+#[test]
+fn a_pause_that_was_there_before_is_known_from_the_snapshot() {
+    let mut w = World::cold(settings(fixed(), json!({})));
+    w.snapshot_node("n", "own", inventory(4.0));
+    w.send(StreamEvent::LeasesPaused {
+        paused: true,
+        reason: "works".to_owned(),
+        by: "ann".to_owned(),
+        since: Some(Wall(START - 5_000)),
+    });
+    w.complete();
+    w.refuse("StartJob", 1, paused());
+    w.submit(bundle("a", json!([job("e")])));
+    let wait = w.policy.explain(&JobId::new("a.0.e")).lease.unwrap();
+    assert_eq!(wait.paused.unwrap().by, "ann");
 }

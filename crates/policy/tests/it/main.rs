@@ -5,6 +5,7 @@ mod brief;
 mod ceiling;
 mod contract;
 mod drain;
+mod drain_again;
 mod field;
 mod field_stock;
 mod health;

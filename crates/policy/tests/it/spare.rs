@@ -1,13 +1,16 @@
 //! Hot spares (SPARE).
 
+use std::sync::Arc;
+
 use greenroom_policy::spare::{HotSpareChanges, HotSpareDiff};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiError, CallFailure};
 use greenroom_types::call::{Call, Status};
+use greenroom_types::inventory::{NodeInventory, RUNTIME_UNAVAILABLE};
 use greenroom_types::node::NodeStoppingReason;
 use greenroom_types::stream::StreamEvent;
 use serde_json::{Value, json};
 
-use crate::world::{World, bundle, cloud, fixed, job, refused, sized, tiers};
+use crate::world::{World, bundle, cloud, fixed, inventory, job, refused, sized, tiers};
 
 const SECOND: u64 = 1_000;
 
@@ -387,6 +390,60 @@ fn a_cordoned_spare_is_replaced_and_the_excess_shed_later() {
         w.calls(),
         ["terminate @1"],
         "the one with the older activity"
+    );
+}
+
+// spec: SPARE-05, SPARE-06, METR-05
+#[test]
+fn a_spare_that_would_take_no_job_does_not_count_until_it_would() {
+    let low = NodeInventory {
+        disk_low: true,
+        ..inventory(4.0)
+    };
+    let down = NodeInventory {
+        runtime: RUNTIME_UNAVAILABLE.to_owned(),
+        ..inventory(4.0)
+    };
+    for picture in [low, down] {
+        let mut w = ready(1);
+        let node_id = w.long("@1");
+        let tell = |w: &mut World, picture: NodeInventory| {
+            w.send(StreamEvent::NodeInventoryUpdated {
+                node_id: node_id.clone(),
+                inventory: Arc::new(picture),
+            });
+        };
+        tell(&mut w, picture);
+        assert_eq!(
+            w.acts(),
+            ["onSpareUnderflow p 0/1", "call create @2 c4 in t1"]
+        );
+        let count = w.policy.spare_count(&"p".into());
+        assert_eq!((count.live, count.pending), (0, 1));
+        assert_eq!(w.metrics().pools[0].live_spares, 0);
+        w.joins("@2", 4.0);
+        w.at(2_000);
+        assert_eq!(w.calls(), [""; 0], "nor is it an excess");
+        tell(&mut w, inventory(4.0));
+        assert_eq!(w.calls().len(), 1, "one of the two is too many now");
+    }
+}
+
+// spec: SPARE-21
+#[test]
+fn a_spare_that_does_not_count_for_now_gets_its_new_tags_as_well() {
+    let mut w = ready(1);
+    w.disk("@1", 4.0, true);
+    w.took();
+    let mut warm = entry(1);
+    warm["warmFor"] = json!(["enc"]);
+    list(&mut w, json!([warm])).unwrap();
+    let calls = w.calls();
+    assert!(
+        calls
+            .iter()
+            .any(|call| call.contains("@1") && call.contains("warmFor")),
+        "{calls:?}"
     );
 }
 

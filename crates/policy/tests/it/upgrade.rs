@@ -1,6 +1,7 @@
 //! Emptying a node for an upgrade: nothing goes off the air by choice (DRAIN-19 to DRAIN-21).
 
 use greenroom_policy::drain::{DrainJob, DrainOptions, DrainPhase, DrainStatus};
+use greenroom_policy::event::OnAirJob;
 use greenroom_policy::migration::{MigrateOptions, MigrationRefusal, Strategy};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiError};
 use greenroom_types::JobId;
@@ -14,7 +15,7 @@ fn upgrade(w: &mut World, node: &str, force: bool) -> Result<ApiAnswer, ApiError
     let options = DrainOptions {
         for_upgrade: true,
         force,
-        strategy: Strategy::Overlap,
+        strategy: Some(Strategy::Overlap),
         ..DrainOptions::default()
     };
     let node_id = w.long(node);
@@ -68,11 +69,22 @@ fn a_primary_that_cannot_hand_over_keeps_its_node_from_being_emptied_by_choice()
         refused,
         ApiError::OnAir {
             node_id: w.long(&primary),
-            job_id: "a.0.e".into(),
-            reason: MigrationRefusal::NotCooperative,
+            jobs: vec![OnAirJob {
+                job_id: "a.0.e".into(),
+                reason: MigrationRefusal::NotCooperative,
+            }],
+            more: 0,
         }
     );
-    assert!(refused.to_string().contains("\"a.0.e\" is on the air"));
+    let told = refused.to_string();
+    assert!(
+        told.contains("\"a.0.e\" (the job is not declared with `handover`"),
+        "{told}"
+    );
+    assert!(
+        !told.contains("stopThenStart"),
+        "no way out of this: {told}"
+    );
     assert!(!w.policy.is_cordoned(&w.long(&primary)));
     assert!(w.policy.drain_status(&w.long(&primary)).is_none());
     assert_eq!(w.calls(), [""; 0]);
@@ -88,12 +100,46 @@ fn a_primary_that_cannot_hand_over_keeps_its_node_from_being_emptied_by_choice()
 
 // spec: DRAIN-19
 #[test]
+fn all_that_stands_in_the_way_is_named_up_to_twenty() {
+    let mut w = World::with(fixed(), &[("n", 60.0)]);
+    for at in 0..23 {
+        let id = format!("c{at:02}");
+        w.submit(bundle(&id, json!([encoder(at % 2 == 1)])));
+        w.runs(&format!("{id}.0.e"));
+    }
+    let refused = upgrade(&mut w, "n", false).unwrap_err();
+    let ApiError::OnAir { jobs, more, .. } = &refused else {
+        panic!("{refused}")
+    };
+    let named: Vec<&str> = jobs.iter().map(|job| job.job_id.as_str()).collect();
+    assert_eq!((named.len(), *more), (12, 0));
+    assert_eq!(
+        named[..2],
+        ["c00.0.e", "c02.0.e"],
+        "all that cannot, in order"
+    );
+
+    for at in 23..43 {
+        let id = format!("c{at:02}");
+        w.submit(bundle(&id, json!([encoder(false)])));
+        w.runs(&format!("{id}.0.e"));
+    }
+    let refused = upgrade(&mut w, "n", false).unwrap_err();
+    let ApiError::OnAir { jobs, more, .. } = &refused else {
+        panic!("{refused}")
+    };
+    assert_eq!((jobs.len(), *more), (20, 12));
+    assert!(refused.to_string().contains("; and 12 more;"), "{refused}");
+}
+
+// spec: DRAIN-19
+#[test]
 fn a_backup_is_on_the_air_while_its_primary_is_not_there() {
     let (mut w, [primary, backup]) = both_run(false);
     w.send(StreamEvent::JobDeleted("a.0.e".into()));
     let refused = upgrade(&mut w, &backup, false).unwrap_err();
     assert!(
-        matches!(refused, ApiError::OnAir { ref job_id, .. } if job_id.as_str() == "a.1.e"),
+        matches!(&refused, ApiError::OnAir { jobs, .. } if jobs[0].job_id.as_str() == "a.1.e"),
         "{refused}"
     );
 

@@ -277,7 +277,7 @@ pub struct DryRun {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strategies {
     /// For those that have none of their own.
-    pub all: Strategy,
+    pub all: Option<Strategy>,
     /// For single jobs.
     pub by_job: BTreeMap<JobPath, Strategy>,
 }
@@ -456,11 +456,11 @@ impl<'de> Deserialize<'de> for Strategies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             one @ Value::String(_) => Ok(Self {
-                all: tree::nested(&one)?,
+                all: Some(tree::nested(&one)?),
                 by_job: BTreeMap::new(),
             }),
             other => Ok(Self {
-                all: Strategy::default(),
+                all: None,
                 by_job: tree::nested(&other)?,
             }),
         }

@@ -1,0 +1,156 @@
+//! What a node carries by its own account: the instances that its picture lists, corrected by what the
+//! history has told since and by what the policy has bound there (RESV-07).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_placement::{JobRef, Listed, Needs};
+use greenroom_types::bundle::Requirements;
+use greenroom_types::inventory::AssignedJob;
+use greenroom_types::{JobId, NodeId, StartId};
+
+use crate::history;
+use crate::job::JobRecord;
+use crate::node_service::is_service;
+use crate::policy::Policy;
+
+// === impl Policy ===
+
+impl Policy {
+    /// An instance is over: what its node's picture lists of it is old (RESV-07).
+    pub(crate) fn note_over(&mut self, node_id: &NodeId, start_id: Option<&StartId>) {
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.over.extend(start_id.cloned());
+        }
+        self.note_listed(node_id);
+    }
+
+    /// A job was bound to a node or left it: what that node lists of it is its instance now, or is
+    /// another one. Looked at before the next decision.
+    pub(crate) fn relist_if_listed(&mut self, node_id: &NodeId, job_id: &JobId) {
+        let picture = self.fleet.inventory(node_id);
+        let lists = |assigned: &AssignedJob| assigned.job_id == *job_id;
+        if picture.is_some_and(|picture| picture.assigned_jobs.iter().any(lists)) {
+            self.relist.insert(node_id.clone());
+        }
+    }
+
+    /// Brings what nodes list in line with bindings that were made or undone since.
+    pub(crate) fn relist(&mut self) {
+        while let Some(node_id) = self.relist.pop_first() {
+            self.note_listed(&node_id);
+        }
+    }
+
+    /// What a node's picture lists, less the instances that the Manager has seen end since, and with
+    /// those that have begun to end before it listed them: a picture is late by design (RESV-07).
+    pub(crate) fn note_listed(&mut self, node_id: &NodeId) {
+        if !self.fleet.contains(node_id) {
+            return;
+        }
+        self.relist.remove(node_id);
+        let inventory = self.fleet.inventory(node_id).cloned();
+        let assigned = inventory.as_ref().map_or(&[][..], |it| &it.assigned_jobs);
+        let mut foreign = Vec::new();
+        let mut listed: BTreeMap<(JobId, bool), Listed> = BTreeMap::new();
+        let mut gone = Vec::new();
+        let mut seen: BTreeSet<&JobId> = BTreeSet::new();
+        let over = self.nodes.get(node_id).map(|record| &record.over);
+        for assigned in assigned {
+            let job_id = &assigned.job_id;
+            // One that the mirror knows no more, or not yet, takes its room all the same.
+            let job = self.jobs.get(job_id).map(Box::as_ref);
+            // Services reserve nothing but their ports, which are counted elsewhere (RESV-06).
+            if job.is_some_and(|job| is_service(&job.seen.job)) {
+                continue;
+            }
+            let needs = needs_of(assigned, job);
+            if over.is_some_and(|over| over.contains(&assigned.start_id)) {
+                gone.push(Listed {
+                    job_id: job_id.clone(),
+                    needs,
+                    gpu_index: assigned.gpu_index,
+                    beside: false,
+                });
+                continue;
+            }
+            seen.insert(job_id);
+            let spot = match job {
+                Some(job) => job.spot.clone(),
+                None => self.spot_by_bundle(job_id),
+            };
+            foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
+            let beside = job.is_some_and(|job| is_another(job, node_id, assigned));
+            let entry = listed
+                .entry((job_id.clone(), beside))
+                .or_insert_with(|| Listed {
+                    job_id: job_id.clone(),
+                    needs: Needs::default(),
+                    gpu_index: assigned.gpu_index,
+                    beside,
+                });
+            entry.needs.add(&needs);
+        }
+        for job_id in self.remains_at.get(node_id).into_iter().flatten() {
+            let job = self.jobs.get(job_id);
+            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
+            if let Some(defined) = defined
+                && !seen.contains(job_id)
+            {
+                let spot = job.and_then(|job| job.spot.clone());
+                foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
+                let kept = Listed {
+                    job_id: job_id.clone(),
+                    needs: Needs::of(&defined.requirements),
+                    gpu_index: None,
+                    beside: false,
+                };
+                listed.insert((job_id.clone(), false), kept);
+            }
+        }
+        self.fleet.set_foreign(node_id, foreign);
+        self.fleet
+            .set_listed(node_id, listed.into_values().collect(), gone);
+    }
+
+    /// Place in its bundle of a job that is not in the mirror: the stream does not announce one that is
+    /// over, but its bundle names it, and what is left of it is there for all that.
+    fn spot_by_bundle(&self, job_id: &JobId) -> Option<JobRef> {
+        let text = job_id.as_str();
+        let ends = text.match_indices('.').map(|(at, _)| at);
+        ends.filter_map(|at| self.bundles.get_key_value(&text[..at]))
+            .find_map(|(bundle_id, record)| {
+                let jobs = &record.status.as_ref()?.jobs;
+                let known = jobs.iter().find(|known| known.job_id == *job_id)?;
+                Some(JobRef::new(
+                    bundle_id.clone(),
+                    known.replica_index,
+                    known.job_name.clone(),
+                ))
+            })
+    }
+}
+
+/// What an instance holds. A picture does not tell capabilities by instance.
+fn needs_of(assigned: &AssignedJob, job: Option<&JobRecord>) -> Needs {
+    let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
+    Needs::of(&Requirements {
+        required_capacity: assigned.capacity,
+        required_cores: assigned.cores,
+        required_capabilities: defined
+            .map_or_else(Vec::new, |it| it.requirements.required_capabilities.clone()),
+        required_host_ports: assigned.host_ports.clone(),
+        required_gpu_capacity: assigned.gpu_capacity,
+        ..Requirements::default()
+    })
+}
+
+/// True for an instance of a job that is bound there which is not that of the binding: a server came
+/// back with what it carried before, and the job was placed there once more. Both take room.
+fn is_another(job: &JobRecord, node_id: &NodeId, assigned: &AssignedJob) -> bool {
+    let mut sides = job.binding.iter().chain(job.target.as_deref());
+    let Some(side) = sides.find(|side| side.node_id == *node_id) else {
+        return false;
+    };
+    // One of which nothing is held any more is not judged, and none is where there are no start ids.
+    history::newest_of(&job.seen, &assigned.start_id).is_some_and(|newest| newest <= side.since)
+}
