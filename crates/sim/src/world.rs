@@ -100,6 +100,8 @@ pub(crate) struct World {
     pub(crate) touched_jobs: BTreeSet<JobId>,
     /// Jobs that were started again by hand, with what they have on their count.
     pub(crate) revived: BTreeSet<JobId>,
+    /// Restarts that the policy in service read out of histories when it began (HYDR-10).
+    pub(crate) rebuilt: BTreeMap<JobId, usize>,
     /// When each bundle was last changed.
     pub(crate) changed: BTreeMap<BundleId, Mono>,
     /// When each start was asked for.
@@ -163,6 +165,7 @@ impl World {
             last_admission: None,
             touched_jobs: BTreeSet::new(),
             revived: BTreeSet::new(),
+            rebuilt: BTreeMap::new(),
             changed: BTreeMap::new(),
             asked: BTreeMap::new(),
             connected_at: Mono(0),

@@ -369,7 +369,7 @@ fn migrations_drains_and_notices_are_told() {
     w.api(ApiCall::MigrateJob {
         job_id: "a.0.e".into(),
         options: MigrateOptions {
-            strategy: strategy,
+            strategy,
             ..MigrateOptions::default()
         },
     });

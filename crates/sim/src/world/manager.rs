@@ -208,7 +208,19 @@ impl World {
             self.inbox.push_back(Event::Stream(stamped.event));
         }
         self.subscriber = Some(subscriber);
-        self.settle()
+        self.settle()?;
+        self.note_rebuilt();
+        Ok(())
+    }
+
+    fn note_rebuilt(&mut self) {
+        let now = self.now();
+        let policy = self.policy.iter().filter(|policy| policy.is_live());
+        self.rebuilt = policy
+            .flat_map(|policy| policy.jobs().map(move |job| (policy, &job.job.job_id)))
+            .map(|(policy, job_id)| (job_id.clone(), policy.restart_count(now, job_id)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
     }
 
     /// The stream breaks.
