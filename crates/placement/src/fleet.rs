@@ -366,8 +366,8 @@ impl Fleet {
     }
 
     /// What a node's inventory says that jobs hold there, each job once, and once more for what it has
-    /// beside its binding: it counts with what is bound, or beyond it. What has `gone` since does not count, though the inventory reports it as taken
-    /// (RESV-07).
+    /// beside its binding: it counts with what is bound, or beyond it. What has `gone` since does not
+    /// count, though the inventory reports it as taken (RESV-07).
     pub fn set_listed(&mut self, node: &NodeId, jobs: Vec<Listed>, gone: Vec<Listed>) {
         let slot = self.slot(node);
         let entry = &mut self.nodes[slot];

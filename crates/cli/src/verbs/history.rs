@@ -218,12 +218,14 @@ mod tests {
             given_up(Right::Leased(&over)),
             "given up primary on w3 (node lost: its worker is not heard; its lease is over, so it may run no more)"
         );
-        let waits = given_up(Right::Leased(&leased("lost_waiting")));
+        let status = leased("lost_waiting");
+        let waits = given_up(Right::Leased(&status));
         assert!(
             waits.contains("under its lease, fence 7, for 12s at the most"),
             "{waits}"
         );
-        let paused = given_up(Right::Leased(&leased("paused_kept")));
+        let status = leased("paused_kept");
+        let paused = given_up(Right::Leased(&status));
         assert!(
             paused.contains("leases are paused, so it may run on"),
             "{paused}"
