@@ -233,6 +233,7 @@ fn held() -> Vec<Listed> {
             ..Needs::default()
         },
         gpu_index: None,
+        beside: false,
     }]
 }
 

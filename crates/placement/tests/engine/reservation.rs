@@ -279,6 +279,7 @@ fn a_job_that_holds_more_than_it_is_bound_with_counts_with_that() {
             job_id: job_id(&b, 0, "e"),
             needs: greenroom_placement::Needs::of(&needs(cores, share)),
             gpu_index: device_held,
+            beside: false,
         };
         world.fleet.set_listed(&id("n"), vec![listed], Vec::new());
         world.check();
