@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use greenroom_placement::JobRef;
+use greenroom_placement::{JobRef, Needs};
 use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
 use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, Wall};
@@ -52,6 +52,9 @@ pub(crate) struct JobRecord {
     pub(crate) excluded: BTreeMap<NodeId, Mono>,
     /// Nodes on which an instance of it is still ending (RECOV-08). Follows from `seen` and `strays`.
     pub(crate) remains: BTreeSet<NodeId>,
+    /// With what its sides were bound that have left a node in service: what is left of them there holds
+    /// that, whatever the job is defined with by now (BUNDLE-11).
+    pub(crate) left: Vec<Left>,
     /// Node of one of them that holds the key which a fresh instance would wear: no start is taken
     /// before it is gone.
     pub(crate) key_holder: Option<NodeId>,
@@ -93,6 +96,14 @@ pub(crate) struct Binding {
     pub(crate) ending: bool,
     /// Its node is ended after it (BUNDLE-13).
     pub(crate) single_use: bool,
+    pub(crate) gpu_index: Option<u32>,
+}
+
+/// What an instance holds that is no longer the job's.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) node_id: NodeId,
+    pub(crate) needs: Arc<Needs>,
     pub(crate) gpu_index: Option<u32>,
 }
 
@@ -207,6 +218,7 @@ impl JobRecord {
             verdict: None,
             excluded: BTreeMap::new(),
             remains: BTreeSet::new(),
+            left: Vec::new(),
             key_holder: None,
             awaits_remains: None,
             refused: None,

@@ -372,6 +372,7 @@ impl Policy {
     /// Takes a job off its node. The caller decides what becomes of it, and refreshes it.
     pub(crate) fn unbind(&mut self, job_id: &JobId) -> Option<Binding> {
         let binding = self.jobs.get_mut(job_id)?.binding.take()?;
+        self.keep_left(job_id, &binding.node_id, Side::Binding);
         self.fleet.unbind(job_id, Side::Binding);
         self.touch_if_spare(&binding.node_id);
         self.relist_if_listed(&binding.node_id, job_id);

@@ -91,19 +91,12 @@ impl Policy {
             entry.needs.add(&needs);
         }
         for job_id in self.remains_at.get(node_id).into_iter().flatten() {
-            let job = self.jobs.get(job_id);
-            let defined = job.and_then(|job| job.seen.job.auto_placement.as_ref());
-            if let Some(defined) = defined
-                && !seen.contains(job_id)
-            {
-                let spot = job.and_then(|job| job.spot.clone());
+            let Some(job) = self.jobs.get(job_id).filter(|_| !seen.contains(job_id)) else {
+                continue;
+            };
+            if let Some(kept) = left_on(job, node_id) {
+                let spot = job.spot.clone();
                 foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
-                let kept = Listed {
-                    job_id: job_id.clone(),
-                    needs: Needs::of(&defined.requirements),
-                    gpu_index: None,
-                    beside: false,
-                };
                 listed.insert((job_id.clone(), false), kept);
             }
         }
@@ -141,6 +134,25 @@ fn needs_of(assigned: &AssignedJob, job: Option<&JobRecord>) -> Needs {
         required_host_ports: assigned.host_ports.clone(),
         required_gpu_capacity: assigned.gpu_capacity,
         ..Requirements::default()
+    })
+}
+
+/// What an instance holds that is ending on a node and not listed by it: what it was bound with, or else
+/// what its job is defined with and a share of every device.
+fn left_on(job: &JobRecord, node_id: &NodeId) -> Option<Listed> {
+    let left = job.left.iter().find(|left| left.node_id == *node_id);
+    let (needs, gpu_index) = match left {
+        Some(left) => (Needs::clone(&left.needs), left.gpu_index),
+        None => {
+            let defined = job.seen.job.auto_placement.as_ref()?;
+            (Needs::of(&defined.requirements), None)
+        }
+    };
+    Some(Listed {
+        job_id: job.job_id().clone(),
+        needs,
+        gpu_index,
+        beside: false,
     })
 }
 

@@ -37,6 +37,9 @@ impl Policy {
             }
             job.migration = None;
         }
+        if let Some(source) = &source {
+            self.keep_left(&job_id, &source.node_id, Side::Binding);
+        }
         self.fleet.promote(&job_id);
         self.enter_phase(id, MigrationPhase::Done, out);
         out.callback(Callback::OnMigrationCompleted {
@@ -166,6 +169,7 @@ impl Policy {
 
     fn take_target(&mut self, job_id: &JobId) -> Option<Binding> {
         let target = self.jobs.get_mut(job_id)?.target.take()?;
+        self.keep_left(job_id, &target.node_id, Side::MigrationTarget);
         self.fleet.unbind(job_id, Side::MigrationTarget);
         self.relist_if_listed(&target.node_id, job_id);
         self.touch_if_spare(&target.node_id);

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use greenroom_placement::{Decision, Request, place};
+use greenroom_placement::{Decision, Request, Side, place};
 use greenroom_types::{JobId, MigrationId, NodeId};
 
 use crate::history::{self, Run};
-use crate::job::JobRecord;
+use crate::job::{JobRecord, Left};
 use crate::policy::Policy;
 use crate::timer::{Due, Timer};
 
@@ -39,11 +39,36 @@ impl Policy {
             return;
         };
         job.key_holder = holder;
+        job.left.retain(|left| after.contains(&left.node_id));
         let before = std::mem::replace(&mut job.remains, after.clone());
         self.move_remains(job_id, &before, &after);
     }
 
-    /// The same where only what was told to stop can have changed it.
+    /// A side of a job is about to leave its node: what is left of it there holds what it was bound with.
+    pub(crate) fn keep_left(&mut self, job_id: &JobId, node_id: &NodeId, side: Side) {
+        if !self.is_running(node_id) {
+            return;
+        }
+        let mut bound = self.fleet.jobs_on(node_id).iter();
+        let bound = bound.find(|bound| bound.job_id == *job_id && bound.side == side);
+        let left = bound.and_then(|bound| {
+            Some(Left {
+                node_id: node_id.clone(),
+                needs: bound.needs.clone()?,
+                gpu_index: bound.gpu_index,
+            })
+        });
+        if let (Some(left), Some(job)) = (left, self.jobs.get_mut(job_id)) {
+            job.left.retain(|old| old.node_id != left.node_id);
+            job.left.reserve_exact(1);
+            job.left.push(left);
+            if job.remains.contains(node_id) {
+                self.relist.insert(node_id.clone());
+            }
+        }
+    }
+
+    /// [`Self::note_remains`] where only what was told to stop can have changed it.
     pub(crate) fn note_told_remains(&mut self, job_id: &JobId) {
         let told = self.jobs.get(job_id).map(|job| !job.strays.is_empty());
         if told == Some(true) {

@@ -80,3 +80,29 @@ fn a_target_of_which_nothing_is_ever_shown_keeps_its_room_for_a_moment_only() {
     m.w.at(15_000);
     assert_eq!(m.w.node_of("b.0.g").unwrap(), "m");
 }
+
+// spec: RESV-07, BUNDLE-11
+#[test]
+fn what_is_told_to_stop_holds_what_it_was_started_with_though_its_job_is_defined_anew() {
+    let mut w = running_on_n("preferSpare");
+    let mut big = bundle("a", json!([sized("e", 3.0)]));
+    w.bundles.get_mut("a").unwrap().bundle = big.clone();
+    w.tell_bundle("a");
+    let mut m = Move::begin(w, Strategy::StopThenStart);
+    big.jobs[0].requirements.required_capacity = 1.0;
+    m.w.bundles.get_mut("a").unwrap().bundle = big;
+    m.w.tell_bundle("a");
+    let placement = m.w.job_mut("a.0.e").job.auto_placement.as_mut().unwrap();
+    placement.requirements.required_capacity = 1.0;
+    take_back(&mut m);
+    m.w.tell("a.0.e");
+    m.w.submit(bundle("b", json!([sized("g", 2.0)])));
+    assert_ne!(
+        m.w.node_of("b.0.g").as_deref(),
+        Some("m"),
+        "3 of 4 are taken"
+    );
+    m.w.submit(bundle("c", json!([sized("h", 1.0)])));
+    let small = m.w.node_of("c.0.h");
+    assert!(small.is_some(), "there is room for so much");
+}
