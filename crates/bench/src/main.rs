@@ -12,6 +12,8 @@ mod measure;
 mod place;
 mod policy;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 

@@ -235,7 +235,7 @@ pub(crate) fn memory(scale: usize) -> Table {
 }
 
 /// A bundle of ten plain jobs.
-fn ten_jobs(at: usize) -> Vec<Placed> {
+pub(crate) fn ten_jobs(at: usize) -> Vec<Placed> {
     let mut bundle = Need::Plain.bundle(&format!("mass-{at:05}"), 0.5);
     let job = bundle.jobs[0].clone();
     bundle.jobs = (0..10)
@@ -249,7 +249,7 @@ fn ten_jobs(at: usize) -> Vec<Placed> {
     (0..10).map(|nth| Placed::new(&bundle, 0, nth)).collect()
 }
 
-fn put(fleet: &mut Fleet, jobs: &[Placed]) -> usize {
+pub(crate) fn put(fleet: &mut Fleet, jobs: &[Placed]) -> usize {
     fleet.set_bundle(&jobs[0].bundle);
     let mut placed = 0;
     for job in jobs {

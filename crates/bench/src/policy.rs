@@ -21,18 +21,18 @@ use crate::table::{Table, micros, whole};
 
 const START: Wall = Wall(1_767_225_600_000);
 /// vCPUs of every node.
-const SIZE: f64 = 12.0;
-const JOBS: usize = 10;
+pub(crate) const SIZE: f64 = 12.0;
+pub(crate) const JOBS: usize = 10;
 
 /// A policy, and what it did.
-struct World {
-    policy: Policy,
-    now: Now,
-    calls: Vec<(CallId, Call)>,
+pub(crate) struct World {
+    pub(crate) policy: Policy,
+    pub(crate) now: Now,
+    pub(crate) calls: Vec<(CallId, Call)>,
 }
 
 impl World {
-    fn new(tier: serde_json::Value) -> Self {
+    pub(crate) fn new(tier: serde_json::Value) -> Self {
         let now = Now {
             mono: Mono(0),
             wall: START,
@@ -57,27 +57,27 @@ impl World {
         }
     }
 
-    fn send(&mut self, event: StreamEvent) {
+    pub(crate) fn send(&mut self, event: StreamEvent) {
         self.handle(Event::Stream(event));
     }
 
-    fn later(&mut self, ms: u64) {
+    pub(crate) fn later(&mut self, ms: u64) {
         self.now.mono = Mono(self.now.mono.0 + ms);
         self.now.wall = self.now.wall.plus(ms as i64);
     }
 
-    fn starts(&self) -> usize {
+    pub(crate) fn starts(&self) -> usize {
         let start = |call: &&(CallId, Call)| matches!(call.1, Call::StartJob(_));
         self.calls.iter().filter(start).count()
     }
 
-    fn purchases(&self) -> usize {
+    pub(crate) fn purchases(&self) -> usize {
         let buys = |call: &&(CallId, Call)| matches!(call.1, Call::CreateAwsNode(_));
         self.calls.iter().filter(buys).count()
     }
 
     /// The Manager accepts everything.
-    fn accept_all(&mut self) {
+    pub(crate) fn accept_all(&mut self) {
         for (call_id, _) in std::mem::take(&mut self.calls) {
             let result = Ok(Reply::Done);
             self.handle(Event::Reply { call_id, result });
@@ -85,16 +85,16 @@ impl World {
     }
 }
 
-fn own() -> serde_json::Value {
+pub(crate) fn own() -> serde_json::Value {
     json!({"name": "t", "kind": "local-servers", "scaleOut": "fixed"})
 }
 
-fn cloud() -> serde_json::Value {
+pub(crate) fn cloud() -> serde_json::Value {
     json!({"name": "t", "kind": "aws", "scaleOut": "elastic", "placementLeadMs": 0,
         "candidateInstanceTypes": [{"instanceType": "c", "totalCapacity": SIZE, "totalCores": 12}]})
 }
 
-fn inventory() -> Arc<NodeInventory> {
+pub(crate) fn inventory() -> Arc<NodeInventory> {
     Arc::new(NodeInventory {
         total_capacity: SIZE,
         total_cores: 12,
@@ -117,7 +117,7 @@ fn metadata(at: usize) -> Arc<NodeMetadata> {
     })
 }
 
-fn node_events(at: usize) -> [StreamEvent; 2] {
+pub(crate) fn node_events(at: usize) -> [StreamEvent; 2] {
     [
         StreamEvent::NodeRunning {
             metadata: metadata(at),
@@ -133,7 +133,12 @@ fn node_events(at: usize) -> [StreamEvent; 2] {
 }
 
 /// A bundle of plain jobs as the Manager tells it; its jobs run on that node, or nowhere yet.
-fn bundle_events(at: usize, jobs: usize, capacity: f64, node: Option<usize>) -> Vec<StreamEvent> {
+pub(crate) fn bundle_events(
+    at: usize,
+    jobs: usize,
+    capacity: f64,
+    node: Option<usize>,
+) -> Vec<StreamEvent> {
     let bundle = Bundle {
         bundle_id: format!("bundle-{at:05}").into(),
         pool: "p".into(),
@@ -229,13 +234,13 @@ fn bundle_events(at: usize, jobs: usize, capacity: f64, node: Option<usize>) -> 
     events
 }
 
-fn snapshot(world: &mut World, events: Vec<StreamEvent>) {
+pub(crate) fn snapshot(world: &mut World, events: Vec<StreamEvent>) {
     for event in events {
         world.send(event);
     }
 }
 
-fn end_of_snapshot(world: &mut World) {
+pub(crate) fn end_of_snapshot(world: &mut World) {
     world.send(StreamEvent::InitialDataComplete(Vec::new()));
 }
 

@@ -37,9 +37,9 @@ pub use groups::{BundlePlan, Group, PlannedJob, SharedBundle};
 pub use key::{Key, Packing, Rank};
 pub use needs::{GpuNeed, Needs};
 pub use node::{Listed, NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};
-#[doc(hidden)]
-pub use place::place_by_scan;
 pub use place::{place, place_traced};
+#[doc(hidden)]
+pub use place::{place_by_scan, place_counted};
 pub use port::{Port, PortError, PortProtocol};
 pub use request::{Context, Request};
 pub use reserved::Reserved;

@@ -2,6 +2,7 @@
 //! forbidden (PLACE-29): the first admits only what keeps the copies apart.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use greenroom_types::PoolName;
@@ -19,19 +20,27 @@ use crate::trace::{Attempt, Filtered, Outcome, Reason, Survivor, Trace};
 
 /// Where the job goes. Changes nothing.
 pub fn place(fleet: &Fleet, request: &Request<'_>) -> Decision {
-    decide(fleet, request, None, false)
+    decide(fleet, request, None, false, &Cell::default())
+}
+
+/// The same decision, with the number of nodes that were looked at for it: what it costs without a clock.
+#[doc(hidden)]
+pub fn place_counted(fleet: &Fleet, request: &Request<'_>) -> (Decision, usize) {
+    let looked_at = Cell::default();
+    let decision = decide(fleet, request, None, false, &looked_at);
+    (decision, looked_at.get())
 }
 
 /// The same decision, found by looking at every node: what the index is measured against.
 #[doc(hidden)]
 pub fn place_by_scan(fleet: &Fleet, request: &Request<'_>) -> Decision {
-    decide(fleet, request, None, true)
+    decide(fleet, request, None, true, &Cell::default())
 }
 
 /// The same decision, with the reason for every node looked at (PLACE-31).
 pub fn place_traced(fleet: &Fleet, request: &Request<'_>) -> (Decision, Trace) {
     let mut trace = Trace::default();
-    let decision = decide(fleet, request, Some(&mut trace), true);
+    let decision = decide(fleet, request, Some(&mut trace), true, &Cell::default());
     (decision, trace)
 }
 
@@ -40,6 +49,7 @@ fn decide(
     request: &Request<'_>,
     mut trace: Option<&mut Trace>,
     scans: bool,
+    looked_at: &Cell<usize>,
 ) -> Decision {
     let plan = plan_of(fleet, request);
     let is_known = matches!(plan, Cow::Borrowed(_));
@@ -66,6 +76,7 @@ fn decide(
         index,
         compliant_only: true,
         scans,
+        looked_at,
     };
     // With nothing of the other copy placed the first walk is the second.
     let two_walks = case.forbids() && (case.has_other_copy() || trace.is_some());
@@ -110,6 +121,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) compliant_only: bool,
     /// Looks at all nodes.
     scans: bool,
+    /// How many nodes were looked at so far.
+    looked_at: &'a Cell<usize>,
 }
 
 /// How a tier's attempt to buy ended when nothing is bought.
@@ -146,6 +159,7 @@ impl<'a> Walk<'a> {
         let fleet = self.case.fleet;
         let mut best: Option<(&'a Node, Fit)> = None;
         for node in fleet.tier_members(self.index, at) {
+            self.count_look();
             if !node.is_considered() || self.case.belongs(node, self.index, at).is_err() {
                 continue;
             }
@@ -160,6 +174,11 @@ impl<'a> Walk<'a> {
             }
         }
         best
+    }
+
+    /// Counts a node that is looked at, be it only to pass it over.
+    pub(crate) fn count_look(&self) {
+        self.looked_at.set(self.looked_at.get() + 1);
     }
 
     pub(crate) fn look_at(&self, node: &Node, tier: &Tier) -> Result<Fit, Reason> {

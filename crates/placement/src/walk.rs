@@ -85,6 +85,7 @@ impl<'a> Walk<'a> {
     }
 
     fn consider(&self, at: usize, tier: &Tier, node: &'a Node, best: &mut Best<'a>) {
+        self.count_look();
         if node.is_considered()
             && self.case.belongs(node, self.index, at).is_ok()
             && let Ok(fit) = self.look_at(node, tier)
@@ -98,6 +99,7 @@ impl<'a> Walk<'a> {
         let case = self.case;
         let strategy = tier.packing_strategy;
         let _: ControlFlow<()> = stream.tree.walk(ask, |key| {
+            self.count_look();
             let rank = Rank {
                 packing: Packing {
                     strategy,
