@@ -436,6 +436,37 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_that_shrinks_keeps_few_blocks_and_none_too_large() {
+        let nodes = nodes(5_000);
+        let key = |slot: usize| Key::new(slot as i64, &nodes[slot]);
+        let mut tree = Tree::default();
+        for slot in 0..nodes.len() {
+            tree.insert(key(slot), Free::NOTHING, &nodes);
+        }
+        let blocks = |tree: &Tree| -> usize {
+            let groups = tree.groups.iter();
+            groups.map(|group| group.blocks.len()).sum()
+        };
+        let (groups, full) = (tree.groups.len(), blocks(&tree));
+        assert!(full <= 5_000 / (BLOCK / 2) + 1, "{full} blocks");
+        assert!(groups <= full / (GROUP / 2) + 1, "{groups} groups");
+        // All but each fiftieth go, in no order.
+        for at in 0..nodes.len() {
+            let slot = at * 2_003 % nodes.len();
+            if slot % 50 != 0 {
+                tree.remove(&key(slot), &nodes);
+            }
+            if at % 50 == 0 {
+                assert!(tree.contents(&nodes).1, "after {at}");
+            }
+        }
+        assert_eq!(tree.contents(&nodes).0.len(), 100);
+        let (groups, few) = (tree.groups.len(), blocks(&tree));
+        assert_eq!(groups, 1);
+        assert!(few <= 100 / (BLOCK / 4), "{few} blocks");
+    }
+
+    #[test]
     fn a_tree_is_a_sorted_list_whatever_comes_and_goes() {
         let nodes = nodes(5_000);
         let free = |slot: usize, round: usize| Free {

@@ -176,6 +176,9 @@ fn a_node_without_inventory_is_invisible_until_it_has_one() {
     let a = bundle("a", vec![job("e", 1.0)]);
     let attempt = &world.attempts(&a, 0, "e")[0];
     assert_eq!((attempt.candidates, attempt.filtered.len()), (1, 0));
+    // Not even for a job that needs nothing.
+    world.condition("n", |it| it.cordoned = true);
+    assert_eq!(world.goes(&bundle("z", vec![job("e", 0.0)]), "e"), "-");
     world.prospective("blind", "own", &shape("s", 1.0));
     assert_eq!(world.attempts(&a, 0, "e")[0].candidates, 2);
     world.fleet.clear_inventory(&id("blind"));
