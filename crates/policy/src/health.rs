@@ -60,7 +60,9 @@ impl Policy {
             self.target_lost(&id, &format!("the target was rejected: {reason}"), out);
             return;
         }
-        if !self.is_about_binding(&key, &node_id, &start_id) {
+        if !self.is_about_binding(&key, &node_id, &start_id)
+            || self.migration_carries_on(job_id, out)
+        {
             return;
         }
         let Some(binding) = self.unbind(job_id) else {
