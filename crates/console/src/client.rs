@@ -12,7 +12,7 @@ use greenroom_policy::getters::Admission;
 use greenroom_policy::migration::MigrationState;
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics};
 use greenroom_types::bundle::Bundle;
-use greenroom_types::{JobId, PoolName, TemplateName};
+use greenroom_types::{JobId, NodeId, PoolName, TemplateName};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -225,6 +225,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn nodes(&self) -> Result<Vec<Node>, ClientError> {
         self.get("/v1/nodes").await
+    }
+
+    /// Nodes that the policy keeps new jobs off, by id (CORDON-01).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn cordons(&self) -> Result<Vec<NodeId>, ClientError> {
+        self.get("/v1/cordons").await
     }
 
     /// Bundles of the mirror.

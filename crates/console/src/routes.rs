@@ -19,7 +19,7 @@ use greenroom_policy::migration::{MigrationPhase, MigrationState};
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics, Policy};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::job::JobState;
-use greenroom_types::{BundleId, JobId, PoolName, TemplateName, tree};
+use greenroom_types::{BundleId, JobId, NodeId, PoolName, TemplateName, tree};
 use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
@@ -49,6 +49,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/pending", get(pending))
         .route("/v1/placements", get(placements))
         .route("/v1/nodes", get(nodes))
+        .route("/v1/cordons", get(cordons))
         .route("/v1/bundles", get(bundles))
         .route("/v1/pools", get(pools))
         .route("/v1/templates", get(templates))
@@ -312,6 +313,15 @@ async fn nodes(State(shared): Ctx) -> Answer<Vec<Node>> {
                 inventory: policy.inventory(&node.node_id).cloned(),
                 node,
             })
+            .collect()
+    })))
+}
+
+async fn cordons(State(shared): Ctx) -> Answer<Vec<NodeId>> {
+    Ok(Json(live(&shared)?.read(|policy| {
+        let nodes = policy.nodes().into_iter().map(|node| node.node_id);
+        nodes
+            .filter(|node_id| policy.is_cordoned(node_id))
             .collect()
     })))
 }

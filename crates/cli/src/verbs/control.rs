@@ -1,7 +1,9 @@
 //! `greenroom control`, `why` and `place`: the control plane, and what it says.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use greenroom_auto::SeatSettings;
@@ -10,7 +12,7 @@ use greenroom_console::api::{Health, PlaceRequest, Placed, SeatState};
 use greenroom_console::client::ClientError;
 use greenroom_manifest::Problem;
 use greenroom_placement::Decision;
-use greenroom_sdk::types::JobId;
+use greenroom_sdk::types::{JobId, NodeId};
 use serde::Serialize;
 
 use super::connect::{Manager, Reach};
@@ -19,6 +21,9 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::local;
 use crate::output::Output;
 use crate::signals::Signals;
+
+/// How long a list of nodes waits for the cordons.
+const CORDONS_MAX: Duration = Duration::from_secs(1);
 
 /// Where the control plane is.
 #[derive(Clone, Debug, Args)]
@@ -148,6 +153,14 @@ impl Control {
             .strip_prefix("http://")
             .unwrap_or(&self.control);
         Client::new(address.trim_end_matches('/'))
+    }
+
+    /// Nodes that the control plane keeps new jobs off; none is known where it does not answer at once,
+    /// which may be as it should be: a Manager needs none.
+    pub(crate) async fn cordoned(&self) -> Option<BTreeSet<NodeId>> {
+        let client = self.client();
+        let asked = tokio::time::timeout(CORDONS_MAX, client.cordons()).await;
+        Some(asked.ok()?.ok()?.into_iter().collect())
     }
 }
 

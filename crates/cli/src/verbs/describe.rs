@@ -5,13 +5,14 @@ use std::sync::Arc;
 use clap::Args;
 use greenroom_sdk::FoundJob;
 use greenroom_sdk::types::job::JobWithHistory;
-use greenroom_sdk::types::node::{NodeInfo, ServiceRestarts};
+use greenroom_sdk::types::node::ServiceRestarts;
 use greenroom_sdk::types::{BundleId, NodeId};
 use serde::Serialize;
 
 use super::connect::Manager;
+use super::control::Control;
 use super::get::{
-    BundleRow, JobRow, Kind, all_jobs, instance_state, job_state, node_state, progress,
+    BundleRow, JobRow, Kind, NodeRow, all_jobs, instance_state, job_state, node_state, progress,
 };
 use super::history::{self, Right};
 use crate::failure::{Failure, Outcome};
@@ -26,6 +27,8 @@ pub(crate) struct Describe {
     id: String,
     #[command(flatten)]
     manager: Manager,
+    #[command(flatten)]
+    control: Control,
 }
 
 // === impl Describe ===
@@ -80,7 +83,8 @@ impl Describe {
             }
             Kind::Nodes => {
                 let id = NodeId::new(&self.id);
-                let nodes = client.list_nodes().await?;
+                let (nodes, cordoned) = tokio::join!(client.list_nodes(), self.control.cordoned());
+                let nodes = nodes?;
                 let node = nodes
                     .iter()
                     .find(|node| node.metadata.node_id == id)
@@ -89,7 +93,8 @@ impl Describe {
                             .because("unknown_node")
                             .hint("`greenroom get nodes` lists them")
                     })?;
-                output.either(node, || describe_node(node))
+                let row = NodeRow::of(node, cordoned.as_ref());
+                output.either(&row, || describe_node(&row))
             }
         }
     }
@@ -195,7 +200,8 @@ fn describe_job(job: &JobWithHistory, about: &FoundJob, right: Right<'_>) -> Str
     text
 }
 
-fn describe_node(node: &NodeInfo) -> String {
+fn describe_node(row: &NodeRow<'_>) -> String {
+    let node = row.node;
     let mut text = format!(
         "node      {}\nstate     {}\n",
         node.metadata.node_id,
@@ -203,6 +209,12 @@ fn describe_node(node: &NodeInfo) -> String {
     );
     if !node.reason.is_empty() {
         text.push_str(&format!("reason    {}\n", node.reason));
+    }
+    if row.cordoned == Some(true) {
+        text.push_str("cordoned  nothing new is placed here until `greenroom uncordon`\n");
+    }
+    if node.inventory.as_ref().is_some_and(|it| it.cordoned) {
+        text.push_str("cordoned  its worker's own settings keep new jobs off it\n");
     }
     if let Some(at) = node.last_seen {
         text.push_str(&format!("seen      {at}\n"));

@@ -20,7 +20,9 @@ use crate::output::{Output, say, word};
 ///
 /// It is followed until it is over. Ctrl-C ends the following and not the drain, which `uncordon`
 /// cancels. Called again for a node that is being drained it tries what is stuck once more, and makes
-/// the drain stricter: --timeout may bring its end nearer, --force makes it end the node. An owned server is not switched off: its worker comes back when it is started again.
+/// the drain stricter: --timeout may bring its end nearer, --force makes it end the node. An owned
+/// server is not switched off: its worker comes back when it is started again, and takes jobs again
+/// after `uncordon`.
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
     /// The node, by id.
@@ -93,7 +95,7 @@ impl Drain {
             return output.either(&state, || {
                 let count = state.jobs.len();
                 let s = if count == 1 { "" } else { "s" };
-                format!("node {} is drained of {count} job{s}", self.node)
+                format!("the drain of node {} has begun: {count} job{s}", self.node)
             });
         }
         let mut progress = Progress {

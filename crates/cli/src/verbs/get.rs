@@ -1,16 +1,19 @@
 //! `greenroom get`: what there is.
 
+use std::collections::BTreeSet;
+
 use clap::{Args, ValueEnum};
 use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
 use greenroom_sdk::types::job::{
     HistoryKind, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage,
 };
 use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState, ServiceRestarts};
-use greenroom_sdk::types::{JobId, Wall};
+use greenroom_sdk::types::{JobId, NodeId, Wall};
 use greenroom_sdk::{Client, EventSettings, FoundJob, JobSearch, StreamItem};
 use serde::Serialize;
 
 use super::connect::Manager;
+use super::control::Control;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Table};
 
@@ -43,6 +46,8 @@ pub(crate) struct Get {
     watch: bool,
     #[command(flatten)]
     manager: Manager,
+    #[command(flatten)]
+    control: Control,
 }
 
 // === impl Get ===
@@ -57,11 +62,11 @@ impl Get {
             output: Output { json },
         };
         if !self.watch {
-            return printer.print(&client).await;
+            return printer.print(&client, &self.control).await;
         }
         let (_, mut events) = client.event_stream(EventSettings::default()).await?;
         loop {
-            printer.print(&client).await?;
+            printer.print(&client, &self.control).await?;
             match events.next().await {
                 Some(StreamItem::Event(_) | StreamItem::Resnapshot(_)) => {}
                 Some(StreamItem::Closed(error)) => return Err(error.into()),
@@ -88,7 +93,7 @@ struct Printer {
 // === impl Printer ===
 
 impl Printer {
-    async fn print(&self, client: &Client) -> Outcome {
+    async fn print(&self, client: &Client, control: &Control) -> Outcome {
         match self.kind {
             Kind::Bundles => {
                 let bundles = client.list_bundles().await?;
@@ -100,8 +105,13 @@ impl Printer {
                 self.output.either(&jobs, || self.jobs(&jobs))
             }
             Kind::Nodes => {
-                let nodes = client.list_nodes().await?;
-                self.output.either(&nodes, || self.nodes(&nodes))
+                let (nodes, cordoned) = tokio::join!(client.list_nodes(), control.cordoned());
+                let nodes = nodes?;
+                let rows: Vec<NodeRow<'_>> = nodes
+                    .iter()
+                    .map(|node| NodeRow::of(node, cordoned.as_ref()))
+                    .collect();
+                self.output.either(&rows, || self.nodes(&rows))
             }
         }
     }
@@ -166,18 +176,19 @@ impl Printer {
         table.render()
     }
 
-    fn nodes(&self, nodes: &[NodeInfo]) -> String {
+    fn nodes(&self, rows: &[NodeRow<'_>]) -> String {
         let mut heading = vec!["NODE", "STATE", "POOL", "VCPU", "JOBS"];
         if self.wide {
             heading.extend(["RUNTIME", "ADDRESS", "REASON"]);
         }
         let mut table = Table::new(&heading);
-        for node in nodes {
+        for row in rows {
+            let node = row.node;
             let inventory = node.inventory.as_deref();
             let tag = |key: &str| node.metadata.tags.get(key).cloned().unwrap_or_default();
             let mut cells = vec![
                 node.metadata.node_id.to_string(),
-                node_state(node.state).to_owned(),
+                row.state_words(),
                 tag("pool"),
                 inventory.map_or_else(
                     || "-".to_owned(),
@@ -238,6 +249,36 @@ impl<'a> BundleRow<'a> {
             status,
             state,
             cause: cause.filter(|_| state == "broken"),
+        }
+    }
+}
+
+/// One line about a node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeRow<'a> {
+    #[serde(flatten)]
+    pub(super) node: &'a NodeInfo,
+    /// Whether the control plane keeps new jobs off it, where one answers; what its worker's settings say
+    /// is in the inventory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cordoned: Option<bool>,
+}
+
+// === impl NodeRow ===
+
+impl<'a> NodeRow<'a> {
+    pub(super) fn of(node: &'a NodeInfo, cordoned: Option<&BTreeSet<NodeId>>) -> Self {
+        let cordoned = cordoned.map(|ids| ids.contains(&node.metadata.node_id));
+        Self { node, cordoned }
+    }
+
+    fn state_words(&self) -> String {
+        let state = node_state(self.node.state);
+        let by_itself = self.node.inventory.as_ref().is_some_and(|it| it.cordoned);
+        match self.cordoned == Some(true) || by_itself {
+            true => format!("{state}, cordoned"),
+            false => state.to_owned(),
         }
     }
 }

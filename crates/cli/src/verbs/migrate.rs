@@ -180,10 +180,22 @@ impl AbortMigration {
         };
         let client = self.control.client();
         client.call(&call).await.map_err(|error| lost(&error))?;
-        // One that is unknown or over is no error: then there is nothing to take back.
-        let told = serde_json::json!({"migrationId": self.migration, "underWay": false});
-        Output { json: self.json }.either(&told, || {
-            format!("migration {} is not under way any more", self.migration)
+        let known = client.migrations().await.map_err(|error| lost(&error))?;
+        let Some(state) = known.iter().find(|it| it.migration_id == self.migration) else {
+            let text = format!("migration {} is not known, or long over", self.migration);
+            return Err(Failure::failed(text)
+                .because("unknown_migration")
+                .hint("`greenroom migrations` lists those under way and the last that ended"));
+        };
+        let (id, job) = (&state.migration_id, &state.source_job_id);
+        let told = serde_json::json!({"migrationId": id, "jobId": job, "phase": state.phase});
+        Output { json: self.json }.either(&told, || match state.phase {
+            MigrationPhase::Aborted => {
+                let node = &state.source_node_id;
+                format!("migration {id} is taken back: job {job} stays on {node}")
+            }
+            MigrationPhase::Done => format!("migration {id} was over: job {job} has moved"),
+            phase => format!("migration {id} is being taken back ({})", word(&phase)),
         })
     }
 }

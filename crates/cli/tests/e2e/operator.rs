@@ -20,6 +20,16 @@ async fn nodes_are_cordoned_and_jobs_moved() {
     let up = Up::start(&folder, &["--workers", "2"]);
     let told = up.run(&["cordon", "worker-1", "--json"]).ok().json();
     assert_eq!(told, json!({"nodeId": "worker-1", "action": "cordoned"}));
+    let rows = up.run(&["get", "nodes"]).ok().stdout;
+    assert!(rows.contains("worker-1  running, cordoned"), "{rows}");
+    assert!(!rows.contains("worker-2  running, cordoned"), "{rows}");
+    let nodes = up.run(&["get", "nodes", "--json"]).ok().json();
+    assert_eq!(
+        (&nodes[0]["cordoned"], &nodes[1]["cordoned"]),
+        (&json!(true), &json!(false))
+    );
+    let words = up.run(&["describe", "node", "worker-1"]).ok().stdout;
+    assert!(words.contains("until `greenroom uncordon`"), "{words}");
     up.file("tale.yaml", sleeping("tale", &["a"]));
     up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
     assert_eq!(up.job("tale.0.a")["node"], "worker-2");
@@ -65,7 +75,10 @@ async fn nodes_are_cordoned_and_jobs_moved() {
     // Taking back one that is over changes nothing.
     let id = last["migrationId"].as_str().expect("an id");
     let told = up.run(&["abort-migration", id, "--json"]).ok().json();
-    assert_eq!(told, json!({"migrationId": id, "underWay": false}));
+    let expected = json!({"migrationId": id, "jobId": "tale.0.a", "phase": "done"});
+    assert_eq!(told, expected);
+    up.run(&["abort-migration", "nix"])
+        .refused(1, &["nix is not known", "hint: "]);
     assert_eq!(up.job("tale.0.a")["node"], "worker-2");
 
     let list = up.run(&["migrations", "--json"]).ok().json();
