@@ -1,4 +1,4 @@
-//! `bench NAME`: measures what decides (docs/spec/performance.md, PERF-01 to PERF-07) and prints a
+//! `bench NAME`: measures what decides (docs/spec/performance.md, PERF-01 to PERF-07, PERF-16) and prints a
 //! table, or JSON with `--json`.
 //!
 //! Machines differ and are shared, so times are CPU times of the one thread that works, and what is
@@ -11,6 +11,7 @@ mod handover;
 mod measure;
 mod place;
 mod policy;
+mod simulation;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,8 @@ enum Name {
     Recovery,
     /// From a snapshot with history to service (PERF-07).
     Hydration,
+    /// An hour in the simulator (PERF-16).
+    Simulation,
     /// What a viewer sees of a job that moves (PERF-09); needs `--binary`.
     Handover,
     /// All of them that need nothing but this program.
@@ -99,6 +102,9 @@ fn main() -> anyhow::Result<()> {
     }
     if asked(Name::Hydration) {
         tables.push(policy::hydration(scale));
+    }
+    if asked(Name::Simulation) {
+        tables.push(simulation::simulated(scale));
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&tables)?);

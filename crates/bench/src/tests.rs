@@ -1,4 +1,4 @@
-//! What of PERF-01 to PERF-07 can be held without a clock: nodes looked at, allocations, bytes, engine
+//! What of PERF-01 to PERF-07 and PERF-16 can be held without a clock: nodes looked at, allocations, bytes, engine
 //! runs, and what is decided in which input. The times themselves are what `bench` prints.
 //!
 //! One test runs all of it, one thing after the other: the allocator counts for the whole process.
@@ -21,6 +21,7 @@ use crate::place::{put, ten_jobs};
 use crate::policy::{
     JOBS, SIZE, World, bundle_events, cloud, end_of_snapshot, inventory, node_events, own, snapshot,
 };
+use crate::simulation::{hour, play};
 
 #[test]
 fn what_needs_no_clock_holds() {
@@ -30,6 +31,7 @@ fn what_needs_no_clock_holds() {
     pictures_that_help_nobody_are_cheap_however_many_jobs_wait();
     a_mass_loss_is_answered_whole_and_at_once();
     a_hydration_runs_the_engine_for_what_waits_alone();
+    an_hour_with_faults_is_played_with_every_checker();
 }
 
 /// Nodes looked at for one decision of that kind, on average over some that are applied; each is what
@@ -267,4 +269,14 @@ fn a_hydration_runs_the_engine_for_what_waits_alone() {
         many < few * 1.2 && many < 60.0,
         "{few} allocations a job of 500, {many} a job of 5 000"
     );
+}
+
+// spec: PERF-16
+fn an_hour_with_faults_is_played_with_every_checker() {
+    let text = hour(100, 50);
+    let run = play(&text);
+    assert_eq!(run.exit_code(), 0, "{}", run.report());
+    // The checkers look: a wish that cannot be is found.
+    let broken = text.replacen("b07/0/j3: {state: running}", "b07/0/j3: {state: broken}", 1);
+    assert_eq!(play(&broken).exit_code(), 1);
 }
