@@ -112,6 +112,11 @@ impl Policy {
         self.jobs.values().map(|job| &job.seen)
     }
 
+    /// A job of the mirror.
+    pub fn job_by_id(&self, job_id: &JobId) -> Option<&Arc<JobWithHistory>> {
+        Some(&self.jobs.get(job_id)?.seen)
+    }
+
     /// Every node of the mirror, by id, prospective ones included.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.nodes

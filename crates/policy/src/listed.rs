@@ -100,9 +100,36 @@ impl Policy {
                 listed.insert((job_id.clone(), false), kept);
             }
         }
+        let orphans = self.nodes.get(node_id).map(|record| &record.orphans);
+        for orphan in orphans.into_iter().flatten() {
+            if !seen.contains(&orphan.job_id) {
+                let spot = self.spot_by_bundle(&orphan.job_id);
+                foreign.extend(spot.map(|spot| (orphan.job_id.clone(), spot)));
+                let key = (orphan.job_id.clone(), false);
+                listed.entry(key).or_insert_with(|| orphan.clone());
+            }
+        }
         self.fleet.set_foreign(node_id, foreign);
         self.fleet
             .set_listed(node_id, listed.into_values().collect(), gone);
+    }
+
+    /// A job leaves the mirror. What is left of it is there for all that: until a picture says whether it
+    /// still is, its room is taken.
+    pub(crate) fn orphan_remains(&mut self, job_id: &JobId) {
+        let Some(job) = self.jobs.get(job_id) else {
+            return;
+        };
+        let left: Vec<_> = job
+            .remains
+            .iter()
+            .filter_map(|node_id| Some((node_id.clone(), left_on(job, node_id)?)))
+            .collect();
+        for (node_id, left) in left {
+            if let Some(record) = self.nodes.get_mut(&node_id) {
+                record.orphans.push(left);
+            }
+        }
     }
 
     /// Place in its bundle of a job that is not in the mirror: the stream does not announce one that is

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use greenroom_placement::{NodeCondition, NodeFacts};
+use greenroom_placement::{Listed, NodeCondition, NodeFacts};
 use greenroom_types::call::{Call, Status};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::{
@@ -46,6 +46,8 @@ pub(crate) struct NodeRecord {
     pub(crate) came_low: bool,
     /// Instances that its picture lists and that were shown as over since it came (RESV-07).
     pub(crate) over: BTreeSet<StartId>,
+    /// What is left there of jobs that the stream tells of no more, until a picture lists it (RESV-07).
+    pub(crate) orphans: Vec<Listed>,
     /// It came with the snapshot as running; its first NodeStarted may be of the same start
     /// (HYDR-15).
     pub(crate) hydrated: bool,
@@ -69,6 +71,7 @@ impl NodeRecord {
             inventory_order: None,
             came_low: false,
             over: BTreeSet::new(),
+            orphans: Vec::new(),
             hydrated: false,
             terminate_told: false,
             rejections: VecDeque::new(),
@@ -407,6 +410,7 @@ impl Policy {
         });
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.over.clear();
+            record.orphans.clear();
         }
         self.note_listed(node_id);
     }

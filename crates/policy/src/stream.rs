@@ -301,6 +301,7 @@ impl Policy {
         ] {
             self.timers.stop(&timer);
         }
+        self.orphan_remains(job_id);
         let Some(job) = self.jobs.remove(job_id) else {
             return;
         };

@@ -150,7 +150,10 @@ impl World {
     ///   the change on its way to the policy;
     /// - something on the node was started before its bundle was changed, the policy began after the
     ///   change, and the node has not listed yet with what that was started;
-    /// - something is left there of a job that the Manager knows no more, and the node has not listed it.
+    /// - something is left there of a job that the Manager knows no more, or that was over before the policy
+    ///   began and so is told to it no more, and the node has not listed it;
+    /// - it was decided before the bundle of the start or of something on the node was changed: what is bound
+    ///   already stays, also where the machine was still booting (BUNDLE-11).
     fn is_excused(&self, node_id: &NodeId, job: &WorkerJob) -> bool {
         let Some(worker) = self.workers.get(node_id) else {
             return true;
@@ -176,14 +179,25 @@ impl World {
         };
         let untold = |it: &WorkerJob| {
             let changed = bundle_of(it).and_then(|id| self.changed.get(&id));
-            let gone = self.ledger.job(&it.instance.key.job_id).is_none();
+            let job_id = &it.instance.key.job_id;
+            let gone = self.ledger.job(job_id).is_none() || policy.job_by_id(job_id).is_none();
             (gone || changed.is_some_and(|at| *at <= self.connected_at))
                 && picture.is_none_or(|picture| {
                     let mut listed = picture.assigned_jobs.iter();
                     listed.all(|listed| listed.start_id != it.instance.start_id)
                 })
         };
-        crosses(job) || worker.held_against(job).any(|it| crosses(it) || untold(it))
+        let job_id = &job.instance.key.job_id;
+        let decided = policy.placement_for_job(job_id).map(|placed| placed.at);
+        let overtaken = |it: &WorkerJob| {
+            let changed = bundle_of(it).and_then(|id| self.changed_wall.get(&id));
+            changed.is_some_and(|at| decided.is_some_and(|decided| decided < *at))
+        };
+        if crosses(job) || overtaken(job) {
+            return true;
+        }
+        let mut here = worker.held_against(job);
+        here.any(|it| crosses(it) || untold(it) || overtaken(it))
     }
 
     /// Measured against what the policy could know: the picture that the Manager has, or for a bought

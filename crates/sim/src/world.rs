@@ -104,6 +104,8 @@ pub(crate) struct World {
     pub(crate) rebuilt: BTreeMap<JobId, usize>,
     /// When each bundle was last changed.
     pub(crate) changed: BTreeMap<BundleId, Mono>,
+    /// The same by the wall, to be compared with placements.
+    pub(crate) changed_wall: BTreeMap<BundleId, Wall>,
     /// When each start was asked for.
     pub(crate) asked: BTreeMap<StartId, Mono>,
     /// When the policy connected.
@@ -167,6 +169,7 @@ impl World {
             revived: BTreeSet::new(),
             rebuilt: BTreeMap::new(),
             changed: BTreeMap::new(),
+            changed_wall: BTreeMap::new(),
             asked: BTreeMap::new(),
             connected_at: Mono(0),
             settings: settings.clone(),

@@ -4,10 +4,11 @@ use greenroom_policy::ApiCall;
 use greenroom_policy::migration::Strategy;
 use greenroom_types::call::Status;
 use greenroom_types::job::{HistoryKind, StopReason};
+use greenroom_types::stream::StreamEvent;
 use serde_json::json;
 
 use crate::migration::{Move, running_on_n};
-use crate::world::{bundle, refused, sized};
+use crate::world::{World, bundle, fixed, refused, sized};
 
 const SECOND: u64 = 1_000;
 
@@ -105,4 +106,18 @@ fn what_is_told_to_stop_holds_what_it_was_started_with_though_its_job_is_defined
     m.w.submit(bundle("c", json!([sized("h", 1.0)])));
     let small = m.w.node_of("c.0.h");
     assert!(small.is_some(), "there is room for so much");
+}
+
+// spec: RESV-07
+#[test]
+fn what_is_left_of_a_job_that_is_told_of_no_more_counts_until_the_next_picture() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([sized("e", 3.0)])));
+    w.runs("a.0.e");
+    w.ends("a.0.e", StopReason::JobFailed);
+    w.send(StreamEvent::JobDeleted("a.0.e".into()));
+    w.submit(bundle("b", json!([sized("g", 2.0)])));
+    assert_eq!(w.node_of("b.0.g"), None, "its remains are not listed yet");
+    w.picture("n", 4.0);
+    assert_eq!(w.node_of("b.0.g").unwrap(), "n", "nor are they there");
 }

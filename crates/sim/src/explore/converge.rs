@@ -355,9 +355,10 @@ impl Stage<'_> {
                     && policy.is_unconsumed_spare(&view.node_id)
                     && self.is_bought(&view.node_id)
                     && !policy.is_cordoned(&view.node_id)
-                    && policy
-                        .inventory(&view.node_id)
-                        .is_some_and(|picture| picture.reachable && !picture.cordoned)
+                    && policy.inventory(&view.node_id).is_some_and(|picture| {
+                        let takes_jobs = !picture.disk_low && !picture.is_runtime_down();
+                        picture.reachable && !picture.cordoned && takes_jobs
+                    })
             });
             if count.live > target && bought.count() > target {
                 return Err(Fault::new("spares in excess", text).shown_by([proof]));
