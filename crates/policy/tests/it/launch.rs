@@ -317,6 +317,9 @@ fn the_gate_holds_a_second_launch_for_a_second() {
 fn a_key_that_is_still_stopping_there_is_started_when_it_has_stopped() {
     let mut w = World::with(fixed(), &[("n", 4.0)]);
     w.store(&bundle("a", json!([job("e")])));
+    // What may still run on a node that nobody sees is no reason to wait.
+    let unseen = w.started_before("a.0.e", "primary@0123abcd", "gone");
+    w.run_of("a.0.e", "primary@0123abcd", "gone", &unseen);
     let old = w.started_before("a.0.e", "primary", "n");
     let at = w.place_of("primary", "n");
     let stopping = HistoryKind::Stopping {

@@ -703,6 +703,15 @@ fn a_close_rolls_back_what_it_can_and_waits_for_the_answers() {
         ]
     );
 
+    // Its start was sent already.
+    let mut m = Move::of(Strategy::StopThenStart);
+    m.prepared();
+    m.source_stopped();
+    assert_eq!(m.state(), MigrationPhase::StartingTarget);
+    m.w.took();
+    m.w.api(ApiCall::Close);
+    assert!(m.w.calls().is_empty());
+
     let mut m = Move::handover(MigrationPhase::Proposing);
     m.w.api(ApiCall::Close);
     assert_eq!(

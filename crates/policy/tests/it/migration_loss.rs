@@ -3,6 +3,7 @@
 use greenroom_policy::migration::{MigrationPhase, Strategy};
 use greenroom_types::Payload;
 use greenroom_types::job::{HistoryKind, StopReason};
+use greenroom_types::node::RejectionCode;
 use greenroom_types::stream::MigrationSignal;
 use serde_json::json;
 
@@ -157,6 +158,18 @@ fn the_target_dies_past_the_point_of_no_return() {
         }
         assert_eq!(m.restarts(), 1);
     }
+}
+
+// spec: MIGR-22, MIGR-24, RECOV-08
+#[test]
+fn a_target_that_was_refused_leaves_nothing_behind_on_its_node() {
+    let mut m = Move::of(Strategy::StopThenStart);
+    m.prepared();
+    m.w.took();
+    m.w.rejects("a.0.e", "m", RejectionCode::Capacity, "no");
+    assert_eq!(m.state(), MigrationPhase::Aborted);
+    assert_eq!(m.restarts(), 1);
+    assert_eq!(m.w.node_of("a.0.e").unwrap(), "m", "it has the room still");
 }
 
 // spec: HARD-75, MIGR-18
