@@ -235,7 +235,11 @@ mod tests {
             assert_eq!(*mask == Mask::default(), asks_nothing, "{needs:?}");
         }
         let bare = demands.met_by(&Node::default());
-        assert_eq!(bare.marks, EMPTY | SHARED);
+        assert_eq!(
+            bare.marks,
+            0b11 << MARKS,
+            "empty, and shared with nobody exclusive"
+        );
         assert_eq!(bare.ports, u64::MAX);
     }
 

@@ -436,6 +436,20 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_is_nearly_empty_is_not_put_to_a_full_one() {
+        let nodes = nodes(100);
+        let all = blocks(&[1; GROUP + GROUP / 4 + 1], &nodes).groups.remove(0);
+        let (full, small) = all.blocks.split_at(GROUP);
+        let mut tree = Tree {
+            groups: vec![Group::of(full.to_vec()), Group::of(small.to_vec())],
+        };
+        let last = tree.groups[1].last;
+        tree.remove(&last, &nodes);
+        assert_eq!(tree.groups.len(), 2);
+        assert!(tree.contents(&nodes).1);
+    }
+
+    #[test]
     fn a_tree_that_shrinks_keeps_few_blocks_and_none_too_large() {
         let nodes = nodes(5_000);
         let key = |slot: usize| Key::new(slot as i64, &nodes[slot]);
