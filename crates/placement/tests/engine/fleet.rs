@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use greenroom_placement::{Fleet, Listed, Needs, NodeCondition, ServicePorts, Side, TierGate};
+use greenroom_placement::{
+    Fleet, Listed, Needs, NodeCondition, NodeFacts, ServicePorts, Side, Spare, TierGate,
+};
 use greenroom_types::inventory::Capability;
-use greenroom_types::node::NodeState;
+use greenroom_types::node::{NodeMetadata, NodeState};
 use greenroom_types::pool::Reliability;
 
 use crate::build::*;
@@ -49,6 +51,61 @@ fn a_node_is_seen_from_outside_as_placement_sees_it() {
     world.fleet.set_condition(&n, condition);
     assert_eq!(world.fleet.condition(&n), Some(&condition));
     assert!(!world.fleet.is_reachable(&n) && !world.fleet.is_cordoned(&n));
+}
+
+// spec: TIER-05, TIER-07, SPARE-03, SPARE-17
+#[test]
+fn tags_say_where_a_node_belongs_and_an_empty_one_says_nothing() {
+    let read = |tags: &[(&str, &str)]| {
+        let tags = tags
+            .iter()
+            .map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        NodeFacts::of_metadata(&NodeMetadata {
+            node_id: id("n"),
+            tags: tags.collect(),
+            ..NodeMetadata::default()
+        })
+    };
+    let nothing = NodeFacts {
+        node_id: id("n"),
+        ..NodeFacts::default()
+    };
+    assert_eq!(read(&[]), nothing);
+    let empty = ["pool", "tier", "az", "reliability", "spare"].map(|key| (key, ""));
+    assert_eq!(read(&empty), nothing);
+    for (tag, reliability) in [
+        ("durable", Some(Reliability::Durable)),
+        ("interruptible", Some(Reliability::Interruptible)),
+        ("typo", None),
+    ] {
+        let facts = read(&[
+            ("reliability", tag),
+            ("pool", "p"),
+            ("tier", "t"),
+            ("az", "z"),
+        ]);
+        assert_eq!(facts.reliability, reliability, "{tag}");
+        assert_eq!(facts.pool, Some("p".into()));
+        assert_eq!(facts.tier, Some("t".into()));
+        assert_eq!(facts.az.as_deref(), Some("z"));
+    }
+    let spare = read(&[
+        ("spare", "true"),
+        ("warmFor", "a, b,"),
+        ("exclusive", "false"),
+    ]);
+    let expected = Spare {
+        warm_for: vec!["a".into(), "b".into()],
+        ..Spare::default()
+    };
+    assert_eq!(spare.spare, Some(expected));
+    assert_eq!(read(&[("spare", "yes"), ("warmFor", "a")]).spare, None);
+    let kept = read(&[
+        ("spare", "true"),
+        ("reservedFor", "c"),
+        ("exclusive", "true"),
+    ]);
+    assert_eq!(kept.spare, Some(spare_for(&["c"], true)));
 }
 
 // spec: TIER-08

@@ -215,10 +215,10 @@ fn a_job_that_no_runtime_of_the_pool_runs_is_told_before_it_is_submitted() {
         codes(&found.warnings),
         [(Code::RuntimeUnsatisfiable, "jobs[0].launch.services")]
     );
-    let message = &found.warnings[0].message;
-    assert!(
-        message.contains("needs a node that runs containers"),
-        "{message}"
+    assert_eq!(
+        found.warnings[0].message,
+        "job e: needs a node that runs containers; the nodes of pool live that are large enough \
+         run processes (no container engine is used there)"
     );
     world.node("m", "own", 4.0);
     world.offers("m", |it| it.runtime = "docker 29.0".to_owned());
@@ -308,6 +308,10 @@ fn a_miss_is_a_warning_where_a_worker_may_still_join() {
     );
     world.node("n", "own", 2.0);
     assert_eq!(found(&world), (0, Some(Code::CapacityUnsatisfiable)));
+    assert_eq!(
+        check(&world, &b).warnings[0].message,
+        "job e: needs 4 vCPU; the largest node of pool live has 2"
+    );
     world.node("m", "own", 4.0);
     assert_eq!(found(&world), (0, None), "live inventories are profiles");
     world.condition("m", |it| it.state = NodeState::Stopped);
