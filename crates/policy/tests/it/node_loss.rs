@@ -296,40 +296,6 @@ fn a_job_that_is_over_is_not_recovered() {
     assert_eq!(w.restarts("a.0.e"), 0);
 }
 
-// spec: RECOV-03, BIND-08
-#[test]
-fn the_end_of_a_stray_is_not_the_end_of_what_was_bound_to_its_node_since() {
-    let mut w = one_on_n();
-    let (at, old) = w.last_start("a.0.e");
-    w.stopping("n");
-    w.stopped("n");
-    w.runs("a.0.e");
-    assert_eq!(w.node_of("a.0.e").unwrap(), "m");
-    // n comes back, with what it carried, and that is told to stop.
-    w.at(200_000);
-    w.joins("n", 4.0);
-    w.took();
-    w.run_of("a.0.e", "primary", "n", &old);
-    w.tell("a.0.e");
-    assert_eq!(w.calls(), ["stop a.0.e/primary on n"]);
-    // Then m goes, and n is where there is room.
-    w.hold = true;
-    w.stopping("m");
-    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
-    w.tell("a.0.e");
-    let kind = HistoryKind::Stopping {
-        at: at.clone(),
-        reason: StopReason::UserRequested,
-        detail: String::new(),
-    };
-    w.enter("a.0.e", kind, Some(old.clone()));
-    w.tell("a.0.e");
-    w.enter("a.0.e", HistoryKind::Stopped(at), Some(old));
-    w.tell("a.0.e");
-    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
-    assert!(w.calls().is_empty());
-}
-
 // spec: BIND-07
 #[test]
 fn a_start_that_was_refused_is_no_instance_until_the_history_says_more_of_it() {

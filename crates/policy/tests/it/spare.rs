@@ -104,6 +104,44 @@ fn the_missing_spares_are_bought_after_hydration() {
     assert!(spec.exclusive);
 }
 
+// spec: SPARE-10
+#[test]
+fn a_spare_is_bought_where_its_entry_says_and_of_the_type_it_names() {
+    let pools = json!([{"name": "p", "tiers": [{"name": "t1", "kind": "oci", "region": "ad-3",
+        "scaleOut": "elastic", "candidateInstanceTypes":
+            [{"instanceType": "c4", "totalCapacity": 4.0, "totalCores": 4}]}]}]);
+    for (spec, shape, domain) in [
+        (
+            json!({"instanceType": "c4", "az": "ad-1", "region": "ad-2"}),
+            "c4",
+            "ad-1",
+        ),
+        (
+            json!({"instanceType": "c4", "region": "ad-2"}),
+            "c4",
+            "ad-2",
+        ),
+        (json!({"instanceType": "c4"}), "c4", "ad-3"),
+        // One that no tier lists can be named as well.
+        (json!({"instanceType": "c9"}), "c9", "ad-3"),
+    ] {
+        let entry = json!({"pool": "p", "targetCount": 1, "spec": spec});
+        let more = json!({"hotSpares": [entry]});
+        let mut w = World::cold(crate::world::settings(pools.clone(), more));
+        w.complete();
+        let create = w.all.iter().find_map(|effect| match effect {
+            greenroom_policy::Effect::Call {
+                call: Call::CreateOciNode(create),
+                ..
+            } => Some(create),
+            _ => None,
+        });
+        let create = create.unwrap();
+        let asked = (create.shape.as_str(), create.availability_domain.as_str());
+        assert_eq!(asked, (shape, domain));
+    }
+}
+
 // spec: SPARE-08
 #[test]
 fn without_an_elastic_tier_only_the_alarm_sounds() {
