@@ -38,6 +38,29 @@ fn scenarios_are_played_and_checked() {
 
 // spec: SCEN-13
 #[test]
+fn the_examples_do_what_they_say() {
+    let example = |name: &str| {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        folder.join(name).display().to_string()
+    };
+    let played = run(&["scenario", "run", &example("scenario.yaml")]).ok();
+    assert_eq!(played.stdout, "ok a channel outlives a server\n");
+    // Settings without a fault: it serves, though its Manager is not there.
+    let folder = temp();
+    let settings = folder.path().join("settings.yaml");
+    let text = std::fs::read_to_string(example("settings.yaml")).unwrap();
+    let nowhere = text.replace("127.0.0.1:6789", "127.0.0.1:1");
+    assert_ne!(nowhere, text);
+    std::fs::write(&settings, nowhere).unwrap();
+    let mut control = crate::harness::greenroom();
+    control.args(["control", "--json", "--listen", "127.0.0.1:0", "-c"]);
+    let mut control = crate::harness::Daemon::spawn(control.arg(&settings));
+    control.line();
+    control.signal(rustix::process::Signal::INT);
+    control.ended().ok();
+}
+
+#[test]
 fn schemas_are_printed_and_refuse_unknown_keys() {
     for (name, key) in [
         ("manifest", "bundleId"),
