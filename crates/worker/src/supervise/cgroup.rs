@@ -1,7 +1,9 @@
 //! The memory limit of a service, kept by a control group of its own.
 //!
 //! Where the supervisor may make groups below its own it does: in the memory hierarchy of version 1,
-//! or in version 2 where its own group hands memory on. Elsewhere the limit is not enforced, and that
+//! or in version 2 where its own group hands memory on. There a group with processes hands nothing on,
+//! so that a service manager must give the worker a group below the one that is handed over
+//! ([`AGENT`]); ours are made beside it. Elsewhere the limit is not enforced, and that
 //! is told. A service is born in its group: the supervisor enters it, starts the service and leaves
 //! again, so that nothing of the service is ever outside.
 
@@ -13,12 +15,17 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = "/sys/fs/cgroup";
 /// What the names of our groups begin with.
 const PREFIX: &str = "greenroom-";
+/// Name of the worker's own group within one that was handed over to it; systemd's `DelegateSubgroup`.
+const AGENT: &str = "agent";
 /// File in an instance's directory with the groups made for it, one a line.
 const LIST: &str = "groups";
 
 /// Groups below which a process may make others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Base {
+    /// Where this process is.
+    home: PathBuf,
+    /// Where others are made.
     dir: PathBuf,
     unified: bool,
 }
@@ -44,6 +51,7 @@ impl Base {
             if controllers.split(',').any(|it| it == "memory") {
                 let dir = root.join("memory").join(path);
                 return Some(Self {
+                    home: dir.clone(),
                     dir,
                     unified: false,
                 });
@@ -52,10 +60,18 @@ impl Base {
                 unified = Some(root.join(path));
             }
         }
-        let dir = unified?;
+        let home = unified?;
+        let dir = match home.parent() {
+            Some(above) if home.ends_with(AGENT) => above.to_owned(),
+            _ => home.clone(),
+        };
         let offered = fs::read_to_string(dir.join("cgroup.controllers")).ok()?;
         let memory = offered.split_ascii_whitespace().any(|it| it == "memory");
-        memory.then_some(Self { dir, unified: true })
+        memory.then_some(Self {
+            home,
+            dir,
+            unified: true,
+        })
     }
 }
 
@@ -66,7 +82,9 @@ impl Group {
     pub(super) fn make(instance: &Path, service: &str, limit: u64) -> io::Result<Self> {
         let lines = fs::read_to_string("/proc/self/cgroup")?;
         let base = Base::of(&lines, Path::new(ROOT)).ok_or_else(|| {
-            io::Error::other("this process may make no control groups for memory")
+            io::Error::other(
+                "the system hands no control of memory on to this process (systemd: Delegate=memory)",
+            )
         })?;
         let name = instance.file_name().unwrap_or_default().to_string_lossy();
         Self::make_below(base, instance, &format!("{PREFIX}{name}-{service}"), limit)
@@ -81,7 +99,13 @@ impl Group {
         // Written first: what was made can be found after any crash.
         writeln!(list, "{}", dir.display())?;
         if base.unified {
-            fs::write(base.dir.join("cgroup.subtree_control"), "+memory")?;
+            fs::write(base.dir.join("cgroup.subtree_control"), "+memory").map_err(|error| {
+                let dir = base.dir.display();
+                io::Error::other(format!(
+                    "{dir} does not hand memory on ({error}); systemd does so with Delegate=memory and \
+                     DelegateSubgroup={AGENT}"
+                ))
+            })?;
         }
         match fs::create_dir(&dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -111,7 +135,7 @@ impl Group {
         let own = std::process::id().to_string();
         fs::write(self.dir.join("cgroup.procs"), &own)?;
         let done = act();
-        fs::write(self.base.dir.join("cgroup.procs"), &own)?;
+        fs::write(self.base.home.join("cgroup.procs"), &own)?;
         done
     }
 
@@ -155,8 +179,8 @@ mod tests {
         let v1 = "9:name=systemd:/\n4:cpu,memory:/work/one\n0::/x\n";
         let found = Base::of(v1, root).unwrap();
         let dir = root.join("memory/work/one");
-        let unified = false;
-        assert_eq!(found, Base { dir, unified });
+        let (home, unified) = (dir.clone(), false);
+        assert_eq!(found, Base { home, dir, unified });
         // Version 2 counts where memory is handed on to the group.
         let v2 = "0::/system.slice/greenroom.service\n";
         assert_eq!(Base::of(v2, root), None);
@@ -165,8 +189,13 @@ mod tests {
         fs::write(dir.join("cgroup.controllers"), "cpu pids\n").unwrap();
         assert_eq!(Base::of(v2, root), None);
         fs::write(dir.join("cgroup.controllers"), "cpu memory pids\n").unwrap();
-        let unified = true;
-        assert_eq!(Base::of(v2, root), Some(Base { dir, unified }));
+        let (home, unified) = (dir.clone(), true);
+        assert_eq!(Base::of(v2, root), Some(Base { home, dir, unified }));
+        // Where the service manager gave the worker a group of its own within, ours stand beside it.
+        let v2 = "0::/system.slice/greenroom.service/agent\n";
+        let found = Base::of(v2, root).unwrap();
+        assert_eq!(found.dir, root.join("system.slice/greenroom.service"));
+        assert_eq!(found.home, found.dir.join(AGENT));
         assert_eq!(Base::of("", root), None);
     }
 
@@ -176,8 +205,8 @@ mod tests {
         let (dir, instance) = (root.path().join("base"), root.path().join("i"));
         fs::create_dir_all(&dir).unwrap();
         fs::create_dir_all(&instance).unwrap();
-        let unified = true;
-        let base = Base { dir, unified };
+        let (home, unified) = (dir.join(AGENT), true);
+        let base = Base { home, dir, unified };
         let name = "greenroom-i-a";
         let group = Group::make_below(base.clone(), &instance, name, 4_096).unwrap();
         let read = |file: &str| fs::read_to_string(base.dir.join(file)).unwrap();
