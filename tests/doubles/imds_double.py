@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for the metadata service of an EC2 machine (version 2), driven by a test.
+"""A stand-in for the metadata service of a machine at EC2 or OCI (version 2), driven by a test.
 
 usage: imds_double.py [ADDRESS [PORT]]     (127.0.0.1 and a free port)
 
@@ -7,6 +7,7 @@ Its first line on standard output is the port. It answers as the service does: a
 needed, asked for with PUT /latest/api/token. A test drives it with PUT /_set and a JSON body:
 
   {"path": "spot/instance-action", "value": "..."}   a document below /latest/meta-data/; null: none
+  {"path": "/opc/v2/instance/", "value": "..."}      a document of OCI, given to who says "Bearer Oracle"
   {"down": true}                                     every answer is 503
   {"expire_tokens": true}                            tokens given so far are good no more
 """
@@ -19,6 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN_PATH = "/latest/api/token"
 DOCUMENTS = "/latest/meta-data/"
+OCI_DOCUMENTS = "/opc/v2/"
+OCI_BEARER = "Bearer Oracle"
 TOKEN = "x-aws-ec2-metadata-token"
 TOKEN_LIFE = "x-aws-ec2-metadata-token-ttl-seconds"
 LIFE_MAX = 21600
@@ -82,7 +85,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if state["down"]:
             return self.answer(503)
-        if tokens.get(self.headers.get(TOKEN), 0) < time.time():
+        if self.path.startswith(OCI_DOCUMENTS):
+            known = self.headers.get("authorization") == OCI_BEARER
+        else:
+            known = tokens.get(self.headers.get(TOKEN), 0) >= time.time()
+        if not known:
             return self.answer(401)
         document = documents.get(self.path.removeprefix(DOCUMENTS))
         if document is None:

@@ -31,7 +31,7 @@ use greenroom_types::{MigrationId, Millis, Mono, StartId, Tags, Wall};
 use crate::capacity::{Reservation, Room};
 use crate::handover::{Alarm, Handover};
 use crate::journal::{Record, StepRecord};
-use crate::lease::Lease;
+use crate::lease::{Lease, Until};
 use crate::lifecycle::Outcome;
 use crate::notice::Notice;
 use crate::order::{Info, Order, Refusal, Report, Said, StartSpec, StopCause};
@@ -150,8 +150,8 @@ pub(crate) enum Act {
     Refresh { nonce: u64, leases: Vec<HeldLease> },
     /// Tell the Manager that leases are paused here, or are not.
     AckPause(bool),
-    /// The guard kills it then, unless told otherwise.
-    Hold(StartId, Mono),
+    /// The guard and its supervisor end it then, unless told otherwise.
+    Hold(StartId, Until),
     /// The guard is told of its containers.
     Contain(StartId, Vec<String>),
     /// The guard has nothing more to do with it.

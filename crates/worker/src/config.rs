@@ -27,13 +27,15 @@ pub enum RuntimeChoice {
 /// Which cloud's metadata service is asked for notices and kept from jobs (WORK-50, WORK-51).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Cloud {
-    /// EC2 where the machine's firmware or a metadata address says so, else none.
+    /// The one that the machine's firmware names; EC2 where only a metadata address says so, else none.
     #[default]
     Auto,
     /// None.
     None,
     /// EC2.
     Ec2,
+    /// Oracle's.
+    Oci,
 }
 
 /// Everything a worker is told.

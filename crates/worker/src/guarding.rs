@@ -1,5 +1,6 @@
 //! The worker's end of the lease guard: finds or starts one, tells it what is to be held, and notices
-//! when it is gone (WORK-42).
+//! when it is gone (WORK-42). What an instance's supervisor is to know goes the same way, so that an
+//! instance counts as held once both know until when.
 //!
 //! What is wanted stands in a table; the task here brings it to the guard, and begins anew with a new
 //! guard when the old one ends or does not answer. It decides nothing about instances: what it hears
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use greenroom_types::{Mono, StartId};
+use greenroom_types::StartId;
 use rustix::net::sockopt::socket_peercred;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -21,10 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::GuardNews;
 use crate::helper;
+use crate::lease::Until;
 use crate::lease_guard::frame::{REPLY, Reply, Request, Taken};
 use crate::lease_guard::{DIR, READY, SOCKET};
 use crate::node::Input;
 use crate::procs::Process;
+use crate::runtime::SharedRuntime;
 use crate::supervise::with_short_path;
 
 /// The guard answers a request within this, or is taken for gone.
@@ -54,7 +57,7 @@ struct Wanted {
 
 #[derive(Clone, Debug, Default)]
 struct Want {
-    until: Option<Mono>,
+    until: Option<Until>,
     containers: BTreeSet<String>,
 }
 
@@ -66,6 +69,8 @@ pub(crate) struct Keeper {
     /// Why there can be no guard for what this worker runs.
     pub(crate) refuses: Option<String>,
     pub(crate) guarding: Guarding,
+    /// Whose supervisors are told as well.
+    pub(crate) runtime: SharedRuntime,
     pub(crate) inputs: mpsc::Sender<Input>,
     /// Told once it is known whether there is a guard.
     pub(crate) settled: watch::Sender<bool>,
@@ -85,7 +90,7 @@ struct Link {
 // === impl Guarding ===
 
 impl Guarding {
-    pub(crate) fn hold(&self, start_id: StartId, until: Mono) {
+    pub(crate) fn hold(&self, start_id: StartId, until: Until) {
         self.change(start_id, |want| want.until = Some(until));
     }
 
@@ -270,10 +275,12 @@ impl Keeper {
             let Some(until) = want.until else { continue };
             let request = Request::Hold {
                 start_id: id,
-                until,
+                until: until.guard,
             };
             match link.ask(request).await? {
                 Taken::Done => {
+                    self.runtime.hold(&start_id, until.supervisor).await;
+                    let until = until.guard;
                     self.tell(GuardNews::Held { start_id, until }).await;
                 }
                 // The core stops it for the same reason.

@@ -1,5 +1,8 @@
 //! The arithmetic of one lease: when it is refreshed, warned of, given up and, at last, killed for.
 //!
+//! Three stand in a row, each without asking the one before: the worker's own stop, the guard, and the
+//! instance's supervisor where the runtime has one.
+//!
 //! All instants are of the clock that counts a suspended machine too ([`crate::clock`]); the wall
 //! clock plays no part. A lease runs from the moment when the refresh that was answered had been
 //! *sent* (LEASE-04): the Manager began its own count later than that, so this one ends first.
@@ -22,6 +25,15 @@ const ALLOWANCE_MAX: Millis = Millis(2_000);
 /// A deadline that never comes: of a lease that is kept by a pause (LEASE-10).
 pub(crate) const NEVER: Mono = Mono(u64::MAX);
 
+/// Until when an instance may run, for those who end it if the worker does not (WORK-42).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Until {
+    /// The guard kills it then.
+    pub(crate) guard: Mono,
+    /// Its supervisor ends it then.
+    pub(crate) supervisor: Mono,
+}
+
 /// What the core knows of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lease {
@@ -40,6 +52,18 @@ pub(crate) struct Lease {
     pub(crate) lost: bool,
     /// The instance is to run as soon as the lease lets it.
     pub(crate) wants_start: bool,
+}
+
+// === impl Until ===
+
+impl Until {
+    /// For both the same.
+    pub(crate) const fn of(at: Mono) -> Self {
+        Self {
+            guard: at,
+            supervisor: at,
+        }
+    }
 }
 
 // === impl Lease ===
@@ -88,8 +112,17 @@ impl Lease {
     }
 
     /// When the guard kills: a quarter of the allowance after the worker's own stop began.
-    pub(crate) fn guard_at(&self) -> Mono {
+    fn guard_at(&self) -> Mono {
         self.stop_at() + Millis(self.allowance().0 / 4)
+    }
+
+    /// When those act whom the worker tells: the guard first, and half the allowance after the worker
+    /// the supervisor.
+    pub(crate) fn until(&self) -> Until {
+        Until {
+            guard: self.guard_at(),
+            supervisor: self.stop_at() + Millis(self.allowance().0 / 2),
+        }
     }
 
     /// When an instance is stopped that no guard holds: half the allowance is for finding another
@@ -122,16 +155,18 @@ mod tests {
             (
                 lease.warn_at().unwrap().0,
                 lease.stop_at().0,
-                lease.guard_at().0,
+                lease.until().guard.0,
+                lease.until().supervisor.0,
             )
         };
-        assert_eq!(told(10_000), (7_666, 9_000, 9_500));
+        assert_eq!(told(10_000), (7_666, 9_000, 9_500, 10_000));
         // A quarter of a short one.
-        assert_eq!(told(2_000), (2_333, 2_500, 2_625));
-        assert_eq!(told(300_000), (201_000, 299_000, 299_500));
+        assert_eq!(told(2_000), (2_333, 2_500, 2_625, 2_750));
+        assert_eq!(told(300_000), (201_000, 299_000, 299_500, 300_000));
         for ttl in 2_000..=20_000 {
-            let (warn, stop, guard) = told(ttl);
-            assert!(warn <= stop && stop < guard && guard < 1_000 + ttl, "{ttl}");
+            let (warn, stop, guard, supervisor) = told(ttl);
+            let in_turn = warn <= stop && stop < guard && guard < supervisor;
+            assert!(in_turn && supervisor < 1_000 + ttl, "{ttl}");
         }
     }
 

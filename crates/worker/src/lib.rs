@@ -100,7 +100,7 @@ use crate::launch::Identity;
 use crate::logs::LogStore;
 use crate::logs::serve::LogsService;
 use crate::node::{About, Contact, Input, Node};
-use crate::notice::Ec2;
+use crate::notice::Metadata;
 use crate::ports::BindProbe;
 use crate::prefetch::Prefetcher;
 use crate::procs::boot_id;
@@ -154,7 +154,7 @@ pub struct Worker {
     public_key: Vec<u8>,
     identity: greenroom_tls::Identity,
     calling: Calling,
-    metadata: Option<Ec2>,
+    metadata: Option<Metadata>,
     guard: Option<Guard>,
     overrides: Overrides,
     guard_program: Vec<OsString>,
@@ -351,6 +351,7 @@ impl Worker {
             program: self.guard_program,
             refuses: self.runtime.unguardable(),
             guarding,
+            runtime: self.runtime.clone(),
             inputs: inputs.clone(),
             settled,
             closing: closing.clone(),

@@ -1,8 +1,9 @@
-//! Whether the cloud is about to take this machine: asked of its metadata service (WORK-50).
+//! Whether the cloud is about to take this machine: asked of its metadata service (WORK-50, WORK-52).
 //!
 //! On EC2 two documents are looked at with a session token, again and again: the action that a spot
-//! machine faces, and the advice to move. One that is not there is no notice, and neither is a
-//! service that fails. What is seen is told each time; whether it is news is for `agent.rs` to say.
+//! machine faces, and the advice to move. On OCI it is the machine's own document, which says when its
+//! end has begun. What is not there is no notice, and neither is a service that fails. What is seen is
+//! told each time; whether it is news is for `agent.rs` to say.
 
 use std::fmt::Display;
 use std::net::Ipv4Addr;
@@ -31,8 +32,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Its documents are a few lines.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Where every EC2 machine has it.
-const EC2_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+/// Where every machine of either cloud has it.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// How long a token may be used, in seconds; the longest there is.
 const TOKEN_SECONDS: &str = "21600";
 const TOKEN_PATH: &str = "/latest/api/token";
@@ -42,6 +43,12 @@ const TOKEN: &str = "x-aws-ec2-metadata-token";
 const ACTION_PATH: &str = "/latest/meta-data/spot/instance-action";
 /// The advice to move before that.
 const REBALANCE_PATH: &str = "/latest/meta-data/events/recommendations/rebalance";
+/// What OCI says of the machine.
+const INSTANCE_PATH: &str = "/opc/v2/instance/";
+/// The header without which it says nothing; no secret.
+const BEARER: (&str, &str) = ("authorization", "Bearer Oracle");
+/// State of a machine whose end has begun.
+const TERMINATING: &str = "terminating";
 
 /// The provider takes this node, or advises to leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +59,18 @@ pub(crate) struct Notice {
     pub(crate) seen_at: Wall,
 }
 
-/// The metadata service of an EC2 machine.
-pub(crate) struct Ec2 {
+/// The metadata service of a machine.
+pub(crate) struct Metadata {
     address: Ipv4Addr,
     port: u16,
-    token: Option<String>,
+    provider: Provider,
+}
+
+/// Whose it is.
+enum Provider {
+    /// With the session token that is in use.
+    Ec2(Option<String>),
+    Oci,
 }
 
 /// What is said of an action.
@@ -66,21 +80,34 @@ struct Action {
     time: Option<String>,
 }
 
+/// What OCI says of the machine, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Instance {
+    state: String,
+}
+
 /// The metadata service of the cloud that the settings name, or that the machine is found in.
-pub(crate) fn find(config: &Config) -> Result<Option<Ec2>, Error> {
-    let on_ec2 = match config.cloud {
-        Cloud::None => false,
-        Cloud::Ec2 => true,
-        Cloud::Auto => config.metadata_url.is_some() || is_ec2(Path::new("/sys/class/dmi/id")),
+pub(crate) fn find(config: &Config) -> Result<Option<Metadata>, Error> {
+    let provider = match config.cloud {
+        Cloud::None => None,
+        Cloud::Ec2 => Some(Provider::Ec2(None)),
+        Cloud::Oci => Some(Provider::Oci),
+        Cloud::Auto => provider_of(Path::new("/sys/class/dmi/id"))
+            .or_else(|| config.metadata_url.as_ref().map(|_| Provider::Ec2(None))),
     };
-    if !on_ec2 {
+    let Some(provider) = provider else {
         return Ok(None);
-    }
-    let Some(url) = &config.metadata_url else {
-        return Ok(Some(Ec2::at(EC2_ADDRESS, 80)));
     };
-    let parsed = authority(url).ok_or_else(|| Error::Metadata(url.clone()))?;
-    Ok(Some(Ec2::at(parsed.0, parsed.1)))
+    let (address, port) = match &config.metadata_url {
+        None => (ADDRESS, 80),
+        Some(url) => authority(url).ok_or_else(|| Error::Metadata(url.clone()))?,
+    };
+    Ok(Some(Metadata {
+        address,
+        port,
+        provider,
+    }))
 }
 
 /// Address and port of `http://IPV4[:PORT]`.
@@ -90,17 +117,20 @@ fn authority(url: &str) -> Option<(Ipv4Addr, u16)> {
     Some((host.parse().ok()?, port.parse().ok()?))
 }
 
-/// What the firmware says of the machine's maker.
-fn is_ec2(dmi: &Path) -> bool {
+/// Whose machine this is by what its firmware says.
+fn provider_of(dmi: &Path) -> Option<Provider> {
     let says = |file: &str, word: &str| {
         std::fs::read_to_string(dmi.join(file))
             .is_ok_and(|text| text.to_ascii_lowercase().contains(word))
     };
-    says("sys_vendor", "amazon ec2") || says("bios_version", "amazon")
+    if says("sys_vendor", "amazon ec2") || says("bios_version", "amazon") {
+        return Some(Provider::Ec2(None));
+    }
+    says("chassis_asset_tag", "oraclecloud.com").then_some(Provider::Oci)
 }
 
 /// Asks again and again, and tells what it sees.
-pub(crate) async fn watch(mut service: Ec2, inputs: mpsc::Sender<Input>) {
+pub(crate) async fn watch(mut service: Metadata, inputs: mpsc::Sender<Input>) {
     let mut ticks = tokio::time::interval(ASK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut failed = false;
@@ -125,24 +155,24 @@ pub(crate) async fn watch(mut service: Ec2, inputs: mpsc::Sender<Input>) {
     }
 }
 
-// === impl Ec2 ===
+// === impl Metadata ===
 
-impl Ec2 {
-    const fn at(address: Ipv4Addr, port: u16) -> Self {
-        Self {
-            address,
-            port,
-            token: None,
-        }
-    }
-
+impl Metadata {
     /// Where no job may come (WORK-51).
     pub(crate) const fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The gravest notice there is. An advice is not told beside an action, which says more.
+    /// The gravest notice there is.
     async fn ask(&mut self) -> Result<Option<Notice>, String> {
+        match self.provider {
+            Provider::Ec2(_) => self.ask_ec2().await,
+            Provider::Oci => self.ask_oci().await,
+        }
+    }
+
+    /// An advice is not told beside an action, which says more.
+    async fn ask_ec2(&mut self) -> Result<Option<Notice>, String> {
         let seen_at = now();
         if let Some(text) = self.document(ACTION_PATH).await? {
             let read: Result<Action, _> = serde_json::from_str(&text);
@@ -162,15 +192,39 @@ impl Ec2 {
         }))
     }
 
-    /// A document, or none where the service has none. A token that ran out is replaced once.
+    /// The machine's end has begun, and nobody says until when it lasts.
+    async fn ask_oci(&self) -> Result<Option<Notice>, String> {
+        let seen_at = now();
+        let text = match self.request(Method::GET, INSTANCE_PATH, BEARER).await? {
+            (StatusCode::OK, text) => text,
+            (StatusCode::NOT_FOUND, _) => return Ok(None),
+            (status, _) => return Err(format!("{INSTANCE_PATH}: {status}")),
+        };
+        let read: Result<Instance, _> = serde_json::from_str(&text);
+        let instance = read.map_err(|error| format!("{INSTANCE_PATH} cannot be read: {error}"))?;
+        if !instance.state.eq_ignore_ascii_case(TERMINATING) {
+            return Ok(None);
+        }
+        tracing::info!(state = instance.state, "the provider takes this node");
+        Ok(Some(Notice {
+            kind: InterruptionKind::SpotInterruption,
+            deadline: None,
+            seen_at,
+        }))
+    }
+
+    /// A document of EC2, or none where the service has none. A token that ran out is replaced once.
     async fn document(&mut self, path: &str) -> Result<Option<String>, String> {
         for _ in 0..2 {
-            let token = match self.token.clone() {
-                Some(token) => token,
-                None => {
+            let token = match &self.provider {
+                Provider::Ec2(Some(token)) => token.clone(),
+                _ => {
                     let life = (TOKEN_LIFE, TOKEN_SECONDS);
                     match self.request(Method::PUT, TOKEN_PATH, life).await? {
-                        (StatusCode::OK, token) => self.token.insert(token).clone(),
+                        (StatusCode::OK, token) => {
+                            self.provider = Provider::Ec2(Some(token.clone()));
+                            token
+                        }
                         (status, _) => return Err(format!("{TOKEN_PATH}: {status}")),
                     }
                 }
@@ -178,7 +232,7 @@ impl Ec2 {
             match self.request(Method::GET, path, (TOKEN, &token)).await? {
                 (StatusCode::OK, text) => return Ok(Some(text)),
                 (StatusCode::NOT_FOUND, _) => return Ok(None),
-                (StatusCode::UNAUTHORIZED, _) => self.token = None,
+                (StatusCode::UNAUTHORIZED, _) => self.provider = Provider::Ec2(None),
                 (status, _) => return Err(format!("{path}: {status}")),
             }
         }
@@ -237,21 +291,29 @@ mod tests {
 
     use super::*;
 
-    // spec: WORK-50
+    // spec: WORK-50, WORK-52
     #[test]
-    fn a_machine_of_ec2_is_known_by_its_firmware() {
+    fn the_maker_of_a_machine_is_known_by_its_firmware() {
         let dir = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
-        assert!(!is_ec2(dir.path()));
+        let found = || match provider_of(dir.path()) {
+            None => "none",
+            Some(Provider::Ec2(_)) => "ec2",
+            Some(Provider::Oci) => "oci",
+        };
+        assert_eq!(found(), "none");
         write("sys_vendor", "QEMU\n");
-        assert!(!is_ec2(dir.path()));
+        assert_eq!(found(), "none");
+        write("chassis_asset_tag", "OracleCloud.com\n");
+        assert_eq!(found(), "oci");
         write("sys_vendor", "Amazon EC2\n");
-        assert!(is_ec2(dir.path()));
+        write("chassis_asset_tag", "Amazon EC2\n");
+        assert_eq!(found(), "ec2");
         // Older machines name it elsewhere.
         write("sys_vendor", "Xen\n");
-        assert!(!is_ec2(dir.path()));
+        assert_eq!(found(), "none");
         write("bios_version", "4.11.amazon\n");
-        assert!(is_ec2(dir.path()));
+        assert_eq!(found(), "ec2");
     }
 
     // spec: WORK-50
@@ -265,9 +327,11 @@ mod tests {
         assert_eq!(at(&config), None);
         config.cloud = Cloud::Auto;
         assert_eq!(at(&config), Some((Ipv4Addr::LOCALHOST, 1)));
-        config.cloud = Cloud::Ec2;
         config.metadata_url = None;
-        assert_eq!(at(&config), Some((EC2_ADDRESS, 80)));
+        for cloud in [Cloud::Ec2, Cloud::Oci] {
+            config.cloud = cloud;
+            assert_eq!(at(&config), Some((ADDRESS, 80)));
+        }
         for url in [
             "https://127.0.0.1",
             "http://imds",
@@ -280,7 +344,10 @@ mod tests {
     }
 
     /// A service that gives these answers, one after the other, and what it was asked.
-    async fn service(answers: &'static [(&str, &str)]) -> (Ec2, mpsc::Receiver<String>) {
+    async fn service(
+        provider: Provider,
+        answers: &'static [(&str, &str)],
+    ) -> (Metadata, mpsc::Receiver<String>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (sender, asked) = mpsc::channel(64);
@@ -299,17 +366,25 @@ mod tests {
                 socket.write_all((head + body).as_bytes()).await.unwrap();
             }
         });
-        (Ec2::at(Ipv4Addr::LOCALHOST, port), asked)
+        let service = Metadata {
+            address: Ipv4Addr::LOCALHOST,
+            port,
+            provider,
+        };
+        (service, asked)
     }
 
     // spec: WORK-50
     #[tokio::test]
     async fn what_is_not_there_is_no_notice_and_neither_is_a_service_that_fails() {
-        let (mut none, mut asked) = service(&[
-            ("200 OK", "t1"),
-            ("404 Not Found", ""),
-            ("404 Not Found", "x"),
-        ])
+        let (mut none, mut asked) = service(
+            Provider::Ec2(None),
+            &[
+                ("200 OK", "t1"),
+                ("404 Not Found", ""),
+                ("404 Not Found", "x"),
+            ],
+        )
         .await;
         assert_eq!(none.ask().await, Ok(None));
         let token = asked.recv().await.unwrap();
@@ -335,20 +410,31 @@ mod tests {
             // Nobody answers any more.
             &[],
         ] {
-            assert!(service(answers).await.0.ask().await.is_err(), "{answers:?}");
+            assert!(
+                service(Provider::Ec2(None), answers)
+                    .await
+                    .0
+                    .ask()
+                    .await
+                    .is_err(),
+                "{answers:?}"
+            );
         }
     }
 
     // spec: WORK-50
     #[tokio::test]
     async fn a_token_that_ran_out_is_replaced_once() {
-        let (mut service, mut asked) = service(&[
-            ("200 OK", "t1"),
-            ("401 Unauthorized", ""),
-            ("200 OK", "t2"),
-            ("200 OK", r#"{"action":"stop"}"#),
-            ("200 OK", r#"{"action":"stop"}"#),
-        ])
+        let (mut service, mut asked) = service(
+            Provider::Ec2(None),
+            &[
+                ("200 OK", "t1"),
+                ("401 Unauthorized", ""),
+                ("200 OK", "t2"),
+                ("200 OK", r#"{"action":"stop"}"#),
+                ("200 OK", r#"{"action":"stop"}"#),
+            ],
+        )
         .await;
         let notice = service.ask().await.unwrap().unwrap();
         // An action without a time takes the node all the same.
@@ -364,6 +450,35 @@ mod tests {
             tokens.push(line.unwrap_or_default());
         }
         assert_eq!(tokens, ["", "t1", "", "t2", "t2"]);
+    }
+
+    // spec: WORK-52
+    #[tokio::test]
+    async fn a_machine_of_oci_says_itself_that_its_end_has_begun() {
+        let (mut service, mut asked) = service(
+            Provider::Oci,
+            &[
+                ("200 OK", r#"{"id": "ocid1", "state": "Running"}"#),
+                ("404 Not Found", ""),
+                ("503 Service Unavailable", ""),
+                ("200 OK", "<html>hello</html>"),
+                ("200 OK", r#"{"state": "Terminating", "shape": "VM.E5"}"#),
+            ],
+        )
+        .await;
+        assert_eq!(service.ask().await, Ok(None));
+        let first = asked.recv().await.unwrap();
+        assert!(first.starts_with("get /opc/v2/instance/ "), "{first}");
+        assert!(
+            first.contains("authorization: bearer oracle\r\n"),
+            "{first}"
+        );
+        assert_eq!(service.ask().await, Ok(None));
+        assert!(service.ask().await.is_err());
+        assert!(service.ask().await.is_err());
+        let notice = service.ask().await.unwrap().unwrap();
+        let kind = InterruptionKind::SpotInterruption;
+        assert_eq!((notice.kind, notice.deadline), (kind, None));
     }
 
     #[test]

@@ -329,6 +329,7 @@ mod tests {
         assert!(!fake.began.lock().unwrap().contains(&"a".to_owned()));
     }
 
+    // spec: PREF-07
     #[tokio::test]
     async fn without_images_every_reference_is_unsupported() {
         let refs = ["a".to_owned(), "b".to_owned()];

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greenroom_types::inventory::HeldImage;
-use greenroom_types::{Millis, StartId};
+use greenroom_types::{Millis, Mono, StartId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -74,6 +74,9 @@ pub(crate) trait Runtime: Send + Sync {
     /// Stops it, politely for so long; a shorter time than one given before counts. Its end comes as
     /// news.
     async fn stop(&self, start_id: &StartId, grace: Millis);
+    /// Tells what stands beside an instance until when it may run, and returns when that knows it;
+    /// nothing where nothing does (WORK-42).
+    async fn hold(&self, _start_id: &StartId, _until: Mono) {}
     /// Why no guard of this machine can kill what it runs, if so (WORK-42).
     fn unguardable(&self) -> Option<String> {
         None

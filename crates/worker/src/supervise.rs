@@ -7,6 +7,9 @@
 //! over which a worker starts and stops it. It plays [`crate::lifecycle`] with real processes and
 //! decides nothing else.
 //!
+//! It is the last to end a leased instance whose time is over (WORK-42): it knows until when that may
+//! run, asks nobody, and ends it should worker and guard both be unable to.
+//!
 //! Killed itself, it can take nobody along: the worker finds its services by the mark in their
 //! environment ([`crate::procs`]) and kills them.
 
@@ -32,9 +35,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::children::{Children, Ended};
 use self::link::Link;
+use crate::clock;
 use crate::deadline;
 use crate::launch::Launch;
-use crate::lifecycle::{Input, Lifecycle, Outcome, Phase, Step};
+use crate::lease::NEVER;
+use crate::lifecycle::{Failure, Input, Lifecycle, Outcome, Phase, Step};
 use crate::logs::with_last_lines;
 use crate::procs::{Process, SERVICE_MARK, boot_id, kill_children, kill_marked};
 
@@ -46,6 +51,11 @@ pub(crate) const SOCKET: &str = "sock";
 pub(crate) const READY: &str = "ready";
 /// Time between two looks for processes that do not die, once the services are over.
 const LEFTOVER_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often what has no right to run is killed at once before it is left to the next kill.
+const KILLS_MAX: usize = 200;
+/// Time between two of them.
+const KILL_PAUSE: Duration = Duration::from_millis(5);
 
 /// `instance.json`: what a supervisor runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,7 +88,13 @@ pub(crate) struct Status {
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Command {
     Start,
-    Stop { grace: Millis },
+    Stop {
+        grace: Millis,
+    },
+    /// Its lease ends then, unless told otherwise.
+    Hold {
+        until: Mono,
+    },
 }
 
 /// A line to the worker.
@@ -113,7 +129,7 @@ fn run(dir: &Path) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(Supervisor::open(dir)?.run())
+    runtime.block_on(async { Supervisor::open(dir)?.run().await })
 }
 
 /// `instance.json` of a directory.
@@ -157,12 +173,17 @@ struct Supervisor {
     children: Children,
     link: Link,
     began: Instant,
+    /// The end of its lease, if it has one, on the clock of leases.
+    until: Option<Mono>,
+    /// It was over.
+    expired: bool,
 }
 
 enum Woken {
     Child,
     Command(Command),
     Connected,
+    LeaseOver,
     Deadline,
 }
 
@@ -191,6 +212,8 @@ impl Supervisor {
             link: Link::default(),
             supervised,
             began: Instant::now(),
+            until: None,
+            expired: false,
         })
     }
 
@@ -206,15 +229,25 @@ impl Supervisor {
         while self.status.outcome.is_none() {
             let woken = {
                 let deadline = self.next_deadline();
+                let lease_end = self.lease_end();
                 tokio::select! {
-                    _ = child_signal.recv() => Woken::Child,
+                    biased;
+                    // After a time in which this process did not run, what was said meanwhile counts
+                    // before a deadline that it may have moved.
                     command = self.link.next() => command.map_or(Woken::Connected, Woken::Command),
+                    () = clock::reached(lease_end) => Woken::LeaseOver,
+                    _ = child_signal.recv() => Woken::Child,
                     () = deadline::reached(deadline) => Woken::Deadline,
                 }
             };
             match woken {
                 Woken::Child => self.reap().await,
-                Woken::Command(Command::Start) => self.feed(Input::Start),
+                Woken::Command(Command::Start) => {
+                    self.feed(Input::Start);
+                    self.check_lease();
+                }
+                Woken::Command(Command::Hold { until }) => self.hold(until),
+                Woken::LeaseOver => self.check_lease(),
                 Woken::Command(Command::Stop { grace }) => self.feed(Input::Stop(grace)),
                 Woken::Connected => self.tell(),
                 Woken::Deadline => self.pass_time(),
@@ -222,6 +255,42 @@ impl Supervisor {
         }
         self.link.flush().await;
         Ok(())
+    }
+
+    fn hold(&mut self, until: Mono) {
+        self.until = Some(until);
+        self.check_lease();
+    }
+
+    /// When to look at the lease; what does not run has none to look at.
+    fn lease_end(&self) -> Option<Mono> {
+        let looks = self.runs() && !self.expired;
+        self.until.filter(|until| looks && *until < NEVER)
+    }
+
+    fn runs(&self) -> bool {
+        !matches!(self.machine.phase(), Phase::Created | Phase::Ended)
+    }
+
+    /// Ends what runs without a right to. What is only prepared has nothing to be ended, and is not
+    /// started under a lease that is over.
+    fn check_lease(&mut self) {
+        let over = self.until.is_some_and(|until| clock::boot_time() >= until);
+        if !over || !self.runs() || std::mem::replace(&mut self.expired, true) {
+            return;
+        }
+        // First the processes, whatever group and session they are in; then the record.
+        let mut steps = Vec::new();
+        let now = self.now();
+        self.machine.handle(now, Input::Stop(Millis(0)), &mut steps);
+        for _ in 0..KILLS_MAX {
+            let start_id = &self.supervised.launch.start_id;
+            if kill_marked(SERVICE_MARK, start_id) + kill_children() == 0 {
+                break;
+            }
+            std::thread::sleep(KILL_PAUSE);
+        }
+        self.work_off(steps);
     }
 
     /// Takes in every child that ended, services and checks and what they left to us.
@@ -274,6 +343,10 @@ impl Supervisor {
     fn feed(&mut self, input: Input<'_>) {
         let mut steps = Vec::new();
         self.machine.handle(self.now(), input, &mut steps);
+        self.work_off(steps);
+    }
+
+    fn work_off(&mut self, mut steps: Vec<Step>) {
         let mut at = 0;
         while at < steps.len() {
             let step = steps[at].clone();
@@ -348,7 +421,13 @@ impl Supervisor {
                     std::thread::sleep(LEFTOVER_PAUSE);
                 }
                 cgroup::remove_listed(&self.dir);
-                self.status.outcome = Some(outcome);
+                self.status.outcome = Some(match self.expired {
+                    true => Outcome::Failed(Failure {
+                        service: "supervisor".to_owned(),
+                        why: "its lease was over and nobody had ended it".to_owned(),
+                    }),
+                    false => outcome,
+                });
             }
         }
     }

@@ -261,6 +261,76 @@ async fn the_guard_of_a_stopped_worker_kills_before_the_ttl_and_the_worker_tells
     );
 }
 
+// spec: WORK-42
+#[tokio::test]
+async fn a_hung_worker_whose_guard_is_killed_has_a_supervisor_that_ends_the_job_before_the_ttl() {
+    let mut scene = scene().await;
+    let mut pipe = Pipe::new(scene.dir.path());
+    scene
+        .stream
+        .provision(leased(vec![stubborn(&pipe)], 4_000))
+        .await;
+    let refresh = scene.stream.refresh().await;
+    let answered_at = boot_ms();
+    scene.stream.answer(&refresh, 4_000, false).await;
+    let service = told(&mut pipe).await;
+    scene.stream.reports(START, "started").await;
+    let supervisor = scene.worker.supervisor(START);
+    let guard = scene.worker.guard();
+    scene.worker.send(Signal::STOP);
+    kill_process(pid(guard), Signal::KILL).unwrap();
+    ended(service).await;
+    let lived = boot_ms() - answered_at;
+    assert!((2_500..4_000).contains(&lived), "{lived}");
+    ended(supervisor).await;
+    scene.worker.send(Signal::CONT);
+    let words = scene.stream.reports(START, "stopped").await;
+    assert_eq!(
+        words,
+        [
+            "failed LEASE_LOST: its lease was not refreshed in time",
+            "stopped"
+        ]
+    );
+}
+
+// spec: WORK-42, LEASE-05
+#[tokio::test]
+async fn a_supervisor_hears_of_later_refreshes_and_outlives_worker_and_guard_until_then() {
+    let mut scene = scene().await;
+    let mut pipe = Pipe::new(scene.dir.path());
+    let job = leased(vec![stubborn(&pipe)], 4_000);
+    scene.stream.run_leased(job, 4_000).await;
+    let service = told(&mut pipe).await;
+    // Four refreshes are more than a ttl: what it was told first is over by then.
+    for _ in 0..4 {
+        let refresh = scene.stream.refresh().await;
+        scene.stream.answer(&refresh, 4_000, false).await;
+    }
+    assert!(is_alive(service));
+    let guard = scene.worker.guard();
+    let refresh = scene.stream.refresh().await;
+    let answered_at = boot_ms();
+    scene.stream.answer(&refresh, 4_000, false).await;
+    // The next one is sent only after that answer was taken in.
+    scene.stream.refresh().await;
+    scene.worker.kill();
+    kill_process(pid(guard), Signal::KILL).unwrap();
+    ended(service).await;
+    assert!(boot_ms() - answered_at < 4_000);
+    // The next worker says what became of it; the two reports until here are known.
+    scene.worker.start_again();
+    scene.stream = scene.manager.meet(2, 2).await;
+    let words = scene.stream.reports(START, "stopped").await;
+    assert_eq!(
+        words,
+        [
+            "failed LEASE_LOST: its lease was not refreshed in time",
+            "stopped"
+        ]
+    );
+}
+
 // spec: WORK-42, WORK-64
 #[tokio::test]
 async fn the_guard_of_a_killed_worker_kills_and_only_what_is_leased() {

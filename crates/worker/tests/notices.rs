@@ -20,8 +20,15 @@ struct Scene {
 }
 
 fn scene_of(cloud: Metadata, manager: FakeManager) -> Scene {
+    scene_at("ec2", cloud, manager)
+}
+
+fn scene_at(provider: &str, cloud: Metadata, manager: FakeManager) -> Scene {
     let dir = tempfile::tempdir().unwrap();
-    let env = [("TESTBIN_METADATA_URL", cloud.url.as_str())];
+    let env = [
+        ("TESTBIN_METADATA_URL", cloud.url.as_str()),
+        ("TESTBIN_CLOUD", provider),
+    ];
     let state = dir.path().join("state");
     let worker = WorkerProcess::spawn_with(&state, &manager, "process", "2", &env);
     Scene {
@@ -121,4 +128,23 @@ async fn a_service_that_fails_says_nothing_and_an_old_token_is_replaced() {
     scene.cloud.set(ACTION, &action("2030-01-01T00:02:00Z"));
     let (_, second) = notice(&mut stream).await;
     assert_eq!(second.kind(), InterruptionKind::SpotInterruption);
+}
+
+// spec: WORK-52
+#[tokio::test]
+async fn a_machine_of_oci_says_itself_that_its_end_has_begun() {
+    const INSTANCE: &str = "/opc/v2/instance/";
+    let cloud = Metadata::start();
+    cloud.set(
+        INSTANCE,
+        &json!({"id": "ocid1.instance", "state": "Running"}),
+    );
+    let mut scene = scene_at("oci", cloud, FakeManager::start().await);
+    let mut stream = scene.manager.meet(1, 0).await;
+    let ending = json!({"id": "ocid1.instance", "state": "Terminating"});
+    scene.cloud.set(INSTANCE, &ending);
+    let (report, told) = notice(&mut stream).await;
+    assert_eq!(told.kind(), InterruptionKind::SpotInterruption);
+    assert_eq!(told.deadline, None);
+    assert_eq!(report, 1);
 }

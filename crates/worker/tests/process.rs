@@ -638,7 +638,7 @@ async fn what_cannot_be_run_is_rejected_with_its_code() {
     assert_eq!(code(unknown).await, "rejected JOB_REJECTED_INVALID_SPEC");
 }
 
-// spec: PREF-01
+// spec: PREF-01, PREF-07
 #[tokio::test]
 async fn a_node_without_images_answers_a_batch_all_the_same() {
     let mut scene = scene().await;

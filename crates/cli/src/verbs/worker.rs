@@ -64,6 +64,8 @@ enum Cloud {
     None,
     /// Amazon EC2.
     Ec2,
+    /// Oracle Cloud Infrastructure.
+    Oci,
 }
 
 #[derive(Debug, Args)]
@@ -236,6 +238,7 @@ impl Run {
             Cloud::Auto => greenroom_worker::Cloud::Auto,
             Cloud::None => greenroom_worker::Cloud::None,
             Cloud::Ec2 => greenroom_worker::Cloud::Ec2,
+            Cloud::Oci => greenroom_worker::Cloud::Oci,
         };
         config.metadata_url = self.metadata_url;
         config.allow_metadata = self.allow_metadata;

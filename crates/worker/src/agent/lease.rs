@@ -14,7 +14,7 @@ use greenroom_types::{Millis, Mono, StartId};
 use super::{Act, Agent, Effects, Phase};
 use crate::handover::Input;
 use crate::journal::Record;
-use crate::lease::{CONTAINERS_MAX, LEASES_MAX, Lease, NEVER, START_ID_MAX};
+use crate::lease::{CONTAINERS_MAX, LEASES_MAX, Lease, NEVER, START_ID_MAX, Until};
 use crate::lease_times::Times;
 use crate::order::{Refusal, Said, StartSpec, StopCause};
 
@@ -185,7 +185,7 @@ impl Agent {
         for item in items {
             if item.superseded {
                 self.lose(&item.start_id, "another start holds the lease", out);
-                self.hold(&item.start_id, self.leases.now, out);
+                self.hold(&item.start_id, Until::of(self.leases.now), out);
             } else if item.ttl > Millis(0) {
                 self.renew(&item, sent, out);
             }
@@ -449,7 +449,7 @@ impl Agent {
         }
     }
 
-    /// Tells the guard until when an instance may run that runs, or is to run and has the right to.
+    /// Tells guard and supervisor until when an instance may run that runs, or is to run and has the right to.
     fn hold_as_due(&self, start_id: &StartId, out: &mut Effects) {
         let Some(instance) = self.instances.get(start_id) else {
             return;
@@ -459,15 +459,15 @@ impl Agent {
         };
         if instance.phase.may_run() || (lease.wants_start && lease.since.is_some()) {
             let until = if self.leases.paused {
-                NEVER
+                Until::of(NEVER)
             } else {
-                lease.guard_at()
+                lease.until()
             };
             self.hold(start_id, until, out);
         }
     }
 
-    fn hold(&self, start_id: &StartId, until: Mono, out: &mut Effects) {
+    fn hold(&self, start_id: &StartId, until: Until, out: &mut Effects) {
         if self
             .instances
             .get(start_id)

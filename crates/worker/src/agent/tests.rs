@@ -188,8 +188,8 @@ pub(super) fn short(acts: &[Act]) -> Vec<String> {
                 format!("refresh {nonce}:{}", held.collect::<String>())
             }
             Act::AckPause(paused) => format!("ack paused={paused}"),
-            Act::Hold(id, until) if *until == crate::lease::NEVER => format!("hold {id} on"),
-            Act::Hold(id, until) => format!("hold {id} {}", until.0),
+            Act::Hold(id, until) if until.guard == crate::lease::NEVER => format!("hold {id} on"),
+            Act::Hold(id, until) => format!("hold {id} {}", until.guard.0),
             Act::Contain(id, containers) => format!("contain {id} {}", containers.join(" ")),
             Act::Unhold(id) => format!("unhold {id}"),
             Act::WarnLease(id, remaining) => format!("warn {id} {}", remaining.0),

@@ -3,13 +3,13 @@
 //! `greenroom-worker-testbin supervise --dir DIR`, `greenroom-worker-testbin lease-guard --dir DIR`, or
 //! `greenroom-worker-testbin STATE_DIR MANAGER_URL TOKEN [process|docker] [VCPUS]`.
 //!
-//! The environment may say more: `TESTBIN_METADATA_URL`, `TESTBIN_ALLOW_METADATA`,
+//! The environment may say more: `TESTBIN_METADATA_URL`, `TESTBIN_CLOUD`, `TESTBIN_ALLOW_METADATA`,
 //! `TESTBIN_PULL_TRIES_MS`, `TESTBIN_LOG_BYTES`, and `TESTBIN_KILL_AT`, the step of the journal at which it is killed.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use greenroom_worker::{Config, Ending, RuntimeChoice, Worker, lease_guard, supervise};
+use greenroom_worker::{Cloud, Config, Ending, RuntimeChoice, Worker, lease_guard, supervise};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Steps of the journal so far: one before and one after each write.
@@ -59,6 +59,11 @@ fn main() -> ExitCode {
         _ => RuntimeChoice::Process,
     };
     config.metadata_url = std::env::var("TESTBIN_METADATA_URL").ok();
+    config.cloud = match std::env::var("TESTBIN_CLOUD").as_deref() {
+        Ok("oci") => Cloud::Oci,
+        Ok("ec2") => Cloud::Ec2,
+        _ => Cloud::Auto,
+    };
     config.allow_metadata = std::env::var_os("TESTBIN_ALLOW_METADATA").is_some();
     if let Some(tries) = number("TESTBIN_PULL_TRIES_MS") {
         config.pull_tries = greenroom_types::Millis(tries);

@@ -15,10 +15,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greenroom_types::inventory::HeldImage;
 use greenroom_types::node::RejectionCode;
-use greenroom_types::{Millis, StartId};
+use greenroom_types::{Millis, Mono, StartId};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{News, Runtime, RuntimeError, Trouble};
@@ -42,6 +42,11 @@ const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two looks for processes that do not die.
 const LEFTOVER_PAUSE: Duration = Duration::from_millis(20);
 
+/// A supervisor that does not take what it is told within this has others who hold its instance.
+const TELL_MAX: Duration = Duration::from_millis(200);
+/// Orders on their way to one supervisor.
+const ORDERS: usize = 64;
+
 /// Runs instances under supervisors.
 pub(crate) struct ProcessRuntime {
     state_dir: PathBuf,
@@ -49,7 +54,22 @@ pub(crate) struct ProcessRuntime {
     /// Program and first arguments of a supervisor; `--dir DIR` is added.
     supervisor: Vec<OsString>,
     news: News,
-    attached: Arc<Mutex<BTreeMap<StartId, mpsc::Sender<Command>>>>,
+    attached: Arc<Mutex<Attached>>,
+}
+
+/// The supervisors that this worker talks to.
+#[derive(Default)]
+struct Attached {
+    lines: BTreeMap<StartId, mpsc::Sender<Order>>,
+    /// Until when each leased instance may run, for a supervisor that is not talked to yet.
+    until: BTreeMap<StartId, Mono>,
+}
+
+/// A command on its way to a supervisor.
+struct Order {
+    command: Command,
+    /// Told once it is written.
+    written: oneshot::Sender<()>,
 }
 
 // === impl ProcessRuntime ===
@@ -102,8 +122,15 @@ impl ProcessRuntime {
     /// Connects to a supervisor and passes on what it says from now on.
     async fn connect(&self, start_id: &StartId) -> std::io::Result<()> {
         let stream = connect(&self.dir(start_id))?;
-        let (sender, receiver) = mpsc::channel(16);
-        self.attached().insert(start_id.clone(), sender);
+        let (sender, receiver) = mpsc::channel(ORDERS);
+        {
+            let mut attached = self.attached();
+            // Whatever it is told later comes after what it should know already.
+            if let Some(until) = attached.until.get(start_id) {
+                let _ = order(&sender, Command::Hold { until: *until });
+            }
+            attached.lines.insert(start_id.clone(), sender);
+        }
         let watch = Watch {
             start_id: start_id.clone(),
             dir: self.dir(start_id),
@@ -116,20 +143,19 @@ impl ProcessRuntime {
         tokio::spawn(async move {
             let start_id = watch.start_id.clone();
             watch.run(stream, receiver).await;
-            lock(&attached).remove(&start_id);
+            lock(&attached).lines.remove(&start_id);
         });
         Ok(())
     }
 
     async fn command(&self, start_id: &StartId, command: Command) -> bool {
-        let sender = self.attached().get(start_id).cloned();
-        match sender {
-            Some(sender) => sender.send(command).await.is_ok(),
-            None => false,
-        }
+        let sender = self.attached().lines.get(start_id).cloned();
+        let Some(sender) = sender else { return false };
+        let (written, _) = oneshot::channel();
+        sender.send(Order { command, written }).await.is_ok()
     }
 
-    fn attached(&self) -> std::sync::MutexGuard<'_, BTreeMap<StartId, mpsc::Sender<Command>>> {
+    fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {
         lock(&self.attached)
     }
 }
@@ -211,12 +237,32 @@ impl Runtime for ProcessRuntime {
         }
     }
 
+    async fn hold(&self, start_id: &StartId, until: Mono) {
+        let told = {
+            let mut attached = self.attached();
+            attached.until.insert(start_id.clone(), until);
+            let line = attached.lines.get(start_id);
+            line.map(|line| order(line, Command::Hold { until }))
+        };
+        let Some(told) = told else { return };
+        let is_told = match told {
+            Ok(written) => tokio::time::timeout(TELL_MAX, written)
+                .await
+                .is_ok_and(|written| written.is_ok()),
+            Err(_) => false,
+        };
+        if !is_told {
+            tracing::warn!(%start_id, "a supervisor does not take until when its instance may run");
+        }
+    }
+
     async fn stop(&self, start_id: &StartId, grace: Millis) {
         self.command(start_id, Command::Stop { grace }).await;
     }
 
     async fn remove(&self, start_id: &StartId) -> Result<(), RuntimeError> {
         let dir = self.dir(start_id);
+        self.attached().until.remove(start_id);
         if let Ok(status) = read_status(&dir)
             && status.boot_id == boot_id()
             && status.supervisor.is_alive()
@@ -256,7 +302,7 @@ struct Watch {
 // === impl Watch ===
 
 impl Watch {
-    async fn run(mut self, stream: UnixStream, mut commands: mpsc::Receiver<Command>) {
+    async fn run(mut self, stream: UnixStream, mut orders: mpsc::Receiver<Order>) {
         let (reader, mut writer) = stream.into_split();
         let mut lines = BufReader::new(reader).lines();
         loop {
@@ -273,12 +319,14 @@ impl Watch {
                         Err(_) => {}
                     }
                 }
-                Some(command) = commands.recv() => {
+                Some(Order { command, written }) = orders.recv() => {
                     let Ok(mut line) = serde_json::to_vec(&command) else { continue };
                     line.push(b'\n');
                     if writer.write_all(&line).await.is_err() {
                         break;
                     }
+                    // Most do not wait for it.
+                    let _ = written.send(());
                 }
             }
         }
@@ -309,6 +357,16 @@ impl Watch {
     async fn tell(&self, event: RuntimeEvent) {
         self.news.tell(&self.start_id, event).await;
     }
+}
+
+/// Puts a command on its way; what is given says when it is written.
+fn order(
+    line: &mpsc::Sender<Order>,
+    command: Command,
+) -> Result<oneshot::Receiver<()>, mpsc::error::TrySendError<Order>> {
+    let (written, is_written) = oneshot::channel();
+    line.try_send(Order { command, written })?;
+    Ok(is_written)
 }
 
 fn connect(dir: &std::path::Path) -> std::io::Result<UnixStream> {
