@@ -4,6 +4,7 @@
 mod audit;
 mod bundles;
 mod common;
+mod field;
 mod fleet;
 mod idle;
 mod instances;

@@ -11,6 +11,7 @@ mod kv;
 mod leases;
 mod metrics;
 mod nodes;
+mod phases;
 mod register;
 mod relay;
 mod replica;
