@@ -32,6 +32,9 @@ pub struct ManagerFile {
     /// Leases of protected jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
+    /// How long nodes are waited for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Nodes>,
     /// The key/value store.
     pub kv: Kv,
     /// What workers are told.
@@ -105,6 +108,21 @@ mod address_or_nothing {
 pub struct Leases {
     /// A pause of leases longer than this is warned of; 0: never (LEASE-13).
     pub max_pause_ms: u64,
+}
+
+/// How long nodes are waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Nodes {
+    /// A stream without any message for this long is dropped, 3 000 at least (MNODE-09).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silence_ms: Option<u64>,
+    /// A node that is not heard is given up after this (MNODE-11).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_grace_ms: Option<u64>,
+    /// One that was given up is stopped after this much more (MNODE-12).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive_ms: Option<u64>,
 }
 
 /// A member of the Manager's cluster.
@@ -245,9 +263,12 @@ auth:
   certificates:
     - {subject: CN=control, role: control-plane}
 leases: {maxPauseMs: 3600000}
+nodes: {dropGraceMs: 500}
 ";
         let file: ManagerFile = read("m.yaml", text).unwrap().remove(0);
         assert_eq!(file.leases.unwrap().max_pause_ms, 3_600_000);
+        let nodes = file.nodes.unwrap();
+        assert_eq!((nodes.drop_grace_ms, nodes.silence_ms), (Some(500), None));
         assert_eq!(file.listen.len(), 2);
         assert_eq!(file.listen[0].auth, Some(Asks::Required));
         assert_eq!(file.listen[1].tls, None);

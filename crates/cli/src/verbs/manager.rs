@@ -11,6 +11,7 @@ use greenroom_manager::{
     Running, Settings, SignedSettings, StartError, StatusLog, TlsFiles,
 };
 use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
+use greenroom_sdk::types::Millis;
 use greenroom_store::{FatalError, OpenError, ProposeError};
 
 use super::files::{as_json, read_text, refuse};
@@ -18,6 +19,9 @@ use super::media::chain;
 use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::Output;
 use crate::signals::Signals;
+
+/// Three of the messages that a worker sends by itself each second (MNODE-09).
+const SILENCE_MIN_MS: u64 = 3_000;
 
 /// Run a Manager, which keeps the record of bundles, jobs and nodes, and speaks with workers.
 #[derive(Debug, Args)]
@@ -199,6 +203,23 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
     settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
     if let Some(leases) = written.leases {
         settings.lease_pause_max = Duration::from_millis(leases.max_pause_ms);
+    }
+    let nodes = written.nodes.unwrap_or_default();
+    if let Some(ms) = nodes.silence_ms {
+        if ms < SILENCE_MIN_MS {
+            let text = format!(
+                "{name}: nodes.silenceMs: {ms} is less than {SILENCE_MIN_MS}, three messages of a worker"
+            );
+            return Err(Failure::bad_input(text));
+        }
+        settings.links.silence = Duration::from_millis(ms);
+    }
+    let waits = [
+        (&mut settings.waits.drop_grace_ms, nodes.drop_grace_ms),
+        (&mut settings.waits.keepalive_ms, nodes.keepalive_ms),
+    ];
+    for (wait, written) in waits {
+        *wait = written.map_or(*wait, Millis);
     }
     Ok(settings)
 }

@@ -444,3 +444,16 @@ fn docker_that_is_asked_for_and_is_not_there_stops_the_start() {
     );
     assert_eq!(processes_on(folder.path()), []);
 }
+
+// spec: MNODE-09
+#[test]
+fn waits_for_nodes_are_read_and_a_silence_of_less_than_three_messages_is_refused() {
+    let folder = temp();
+    let file = folder.path().join("manager.yaml");
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, "nodes: {silenceMs: 3000, dropGraceMs: 500}\n").unwrap();
+    run(&["manager", "--check", name]).ok();
+    std::fs::write(&file, "nodes: {silenceMs: 2999}\n").unwrap();
+    let words = ["nodes.silenceMs", "2999", "3000"];
+    run(&["manager", "--check", name]).refused(2, &words);
+}
