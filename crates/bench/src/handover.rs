@@ -16,8 +16,9 @@ use crate::table::Table;
 const INTERVAL_MS: f64 = 20.0;
 
 /// Moves a channel so many times by each way to change over.
-pub(crate) fn moves(binary: &Path, times: usize) -> anyhow::Result<Table> {
-    let title = format!("A channel moves {times} times between two workers (PERF-09)");
+pub(crate) fn moves(binary: &Path, times: usize, image: Option<&str>) -> anyhow::Result<Table> {
+    let runtime = image.map_or("processes", |_| "containers");
+    let title = format!("A channel moves {times} times between two workers, {runtime} (PERF-09)");
     let columns = [
         "strategy",
         "aborted",
@@ -34,6 +35,7 @@ pub(crate) fn moves(binary: &Path, times: usize) -> anyhow::Result<Table> {
         let times = times.to_string();
         let ran = Command::new(binary)
             .args(["demo", strategy, "--json", "--times", &times])
+            .args(image.into_iter().flat_map(|image| ["--image", image]))
             .output()
             .with_context(|| format!("{} cannot be run", binary.display()))?;
         let text = String::from_utf8_lossy(&ran.stdout);

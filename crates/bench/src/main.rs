@@ -63,6 +63,9 @@ struct Args {
     /// The `greenroom` binary, for what is measured with real processes.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// An image that holds the binary: `handover` in containers instead (`scripts/testcard-image`).
+    #[arg(long)]
+    image: Option<String>,
     /// Divides all sizes by this, for a first look.
     #[arg(long, default_value_t = 1)]
     scale: usize,
@@ -79,7 +82,8 @@ fn main() -> anyhow::Result<()> {
         let binary = args.binary.as_deref();
         let binary =
             binary.context("`handover` runs real processes: name the binary, --binary FILE")?;
-        tables.push(handover::moves(binary, (1_000 / scale).max(1))?);
+        let (times, image) = ((1_000 / scale).max(1), args.image.as_deref());
+        tables.push(handover::moves(binary, times, image)?);
     }
     if asked(Name::Placement) {
         tables.extend(place::decisions(scale));

@@ -159,7 +159,7 @@ impl Port {
 /// Stages the failover; fails unless the production came back.
 pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
     let story = async |time: &Timeline, system: &mut System| tell_failover(time, system).await;
-    stage(demo, 3, LIMIT, status_log, story).await
+    stage(demo, 3, Runtime::Process, LIMIT, status_log, story).await
 }
 
 /// Starts an installation of so many workers, tells a story on it within a time, and ends it without
@@ -167,6 +167,7 @@ pub(crate) async fn failover(demo: Demo, status_log: StatusLog) -> Outcome {
 async fn stage(
     demo: Demo,
     workers: u32,
+    runtime: Runtime,
     limit: Duration,
     status_log: StatusLog,
     story: impl AsyncFnOnce(&Timeline, &mut System) -> Outcome,
@@ -184,7 +185,7 @@ async fn stage(
         listen: any,
         control: any,
         workers,
-        runtime: Runtime::Process,
+        runtime,
         keep: false,
         settings: None,
     };

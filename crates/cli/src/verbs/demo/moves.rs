@@ -11,10 +11,11 @@ use greenroom_media::probe::{Event, Report};
 use greenroom_policy::effect::Callback;
 use greenroom_policy::migration::{MigrateOptions, MigrationPhase, MigrationState, Strategy};
 use greenroom_sdk::types::bundle::Bundle;
+use greenroom_sdk::types::job::Container;
 use greenroom_sdk::types::{JobId, MigrationId, NodeId};
 use serde::Serialize;
 
-use super::{Demo, Port, Timeline, node_of};
+use super::{Demo, Port, Runtime, Timeline, node_of};
 use crate::failure::{Failure, Outcome};
 use crate::local::System;
 use crate::verbs::media::chain;
@@ -32,11 +33,14 @@ const LINGER_MS: u64 = 2_000;
 const TOLD_MAX: u32 = 20;
 
 /// How often, and how it is shown.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Moves {
     /// How many times the channel moves.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
+    /// Run the channel in containers of this image, which holds the binary (`scripts/testcard-image`).
+    #[arg(long)]
+    image: Option<String>,
     /// Print one JSON object per step and a summary at the end.
     #[arg(long)]
     pub(super) json: bool,
@@ -86,13 +90,17 @@ impl Moves {
         let limit = MOVE_LIMIT * (self.times + 1);
         let story =
             async |time: &Timeline, system: &mut System| self.tell(strategy, time, system).await;
-        super::stage(demo, 2, limit, status_log, story).await
+        let runtime = match self.image {
+            Some(_) => Runtime::Docker,
+            None => Runtime::Process,
+        };
+        super::stage(demo, 2, runtime, limit, status_log, story).await
     }
 
-    async fn tell(self, strategy: Strategy, time: &Timeline, system: &mut System) -> Outcome {
+    async fn tell(&self, strategy: Strategy, time: &Timeline, system: &mut System) -> Outcome {
         let mut port = Port::open().await?;
         let auto = system.auto().await?;
-        let bundle = example(port.port, strategy)?;
+        let bundle = example(port.port, strategy, self.image.as_deref())?;
         let job_id = bundle.job_id(0, &bundle.jobs[0].job_name);
         system.client.create_bundle(bundle).await?;
         port.on_air().await?;
@@ -289,7 +297,7 @@ async fn watched(mut port: Port) -> Result<(Report, Vec<u64>), Failure> {
     Ok((report, gaps))
 }
 
-fn example(port: u16, strategy: Strategy) -> Result<Bundle, Failure> {
+fn example(port: u16, strategy: Strategy, image: Option<&str>) -> Result<Bundle, Failure> {
     let mut manifests = greenroom_manifest::read_bundles("examples/handover.yaml", EXAMPLE)
         .map_err(|problems| Failure::failed(format!("the example is wrong: {problems:?}")))?;
     let mut bundle = manifests.remove(0).bundle;
@@ -297,6 +305,13 @@ fn example(port: u16, strategy: Strategy) -> Result<Bundle, Failure> {
     parameters.insert("PORT".to_owned(), port.to_string());
     if strategy == Strategy::Overlap {
         parameters.insert("LINGER".to_owned(), LINGER_MS.to_string());
+    }
+    if let Some(image) = image {
+        for service in &mut bundle.jobs[0].launch.services {
+            service.container = Container::Docker(image.to_owned());
+            // The probe is on this machine's own address.
+            service.parameters.host_network = true;
+        }
     }
     Ok(bundle)
 }
