@@ -21,6 +21,10 @@ pub(crate) struct Args {
 
 /// Runs them; fails as they do.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    // These run whole installations of the binary, and have nothing to be built for speed themselves.
+    if let Some(name @ ("failover" | "worker")) = args.args.first().map(String::as_str) {
+        return crate::failover::run(name, &args.args[1..]);
+    }
     let mut command = command(root, &args.args);
     let status = command.status().context("cargo cannot be run")?;
     if !status.success() {

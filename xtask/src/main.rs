@@ -1,8 +1,12 @@
 //! Checks and chores of the project: `cargo xtask NAME`.
 
+mod air;
 mod bench;
 mod crash;
 mod explore;
+mod failover;
+mod fence;
+mod fleet;
 mod linear;
 mod tidy;
 
@@ -27,6 +31,8 @@ enum Task {
     /// Has callers change the same objects at the same time, kills the Manager in between, and looks
     /// for an order that explains every answer.
     Linear(linear::Args),
+    /// Runs leased test cards under random faults and looks that at no moment two holders send.
+    Fence(fence::Args),
     /// Plays random courses of events against the policy and looks after each whether all is well.
     Explore(explore::Args),
 }
@@ -37,6 +43,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(args) => bench::run(&root(), &args),
         Task::Crash(args) => crash::run(&root(), args),
         Task::Linear(args) => linear::run(&root(), args),
+        Task::Fence(args) => fence::run(&root(), &args),
         Task::Explore(args) => explore::run(args),
     }
 }
