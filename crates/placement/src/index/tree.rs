@@ -467,10 +467,10 @@ mod tests {
         // All but each fiftieth go, in no order.
         for at in 0..nodes.len() {
             let slot = at * 2_003 % nodes.len();
-            if slot % 50 != 0 {
+            if !slot.is_multiple_of(50) {
                 tree.remove(&key(slot), &nodes);
             }
-            if at % 50 == 0 {
+            if at.is_multiple_of(50) {
                 assert!(tree.contents(&nodes).1, "after {at}");
             }
         }
