@@ -41,7 +41,7 @@ impl Identity {
     /// One of them cannot be read, or holds no certificate or key.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let text = |path: &Path| {
-            std::fs::read(path).map_err(|source| Error::File {
+            crate::read_file(path).map_err(|source| Error::File {
                 path: path.to_owned(),
                 source,
             })
@@ -95,7 +95,7 @@ impl fmt::Debug for Identity {
 /// # Errors
 /// The file cannot be read or holds no certificate.
 pub fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let text = std::fs::read(path).map_err(|source| Error::File {
+    let text = crate::read_file(path).map_err(|source| Error::File {
         path: path.to_owned(),
         source,
     })?;

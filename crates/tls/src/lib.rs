@@ -7,6 +7,7 @@
 
 mod client;
 mod descriptors;
+mod file;
 mod identity;
 mod io;
 pub mod mint;
@@ -18,6 +19,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use client::{ClientTls, Trust, connector, pinned_channel};
 pub use descriptors::raise_descriptor_limit;
+pub use file::{read_file, read_file_upto, read_text_file};
 pub use identity::{Identity, Pin, authorities, fingerprint};
 pub use io::{Io, Peer, TlsPeer};
 pub use server::{Door, Incoming, ServerTls, incoming};
