@@ -76,6 +76,8 @@ pub(crate) enum Event {
     },
     /// The cloud takes this node, or advises to leave it.
     Notice(Notice),
+    /// No Manager takes this worker for its slot's any more: what it runs is stopped with this grace.
+    Orphaned(Millis),
 }
 
 /// What the runtime says of an instance.
@@ -322,6 +324,7 @@ impl Agent {
                 self.node_tags = Some(tags);
             }
             Event::Order(Order::Shutdown { grace, park }) => self.apply_shutdown(grace, park, out),
+            Event::Orphaned(grace) => self.apply_orphaned(grace, out),
             Event::Acked(id) => {
                 // A Manager may remember more than a worker that lost its memory.
                 let id = id.min(self.outbox.next_id() - 1);

@@ -74,6 +74,8 @@ pub struct Config {
     pub host_paths: Vec<PathBuf>,
     /// How long a job may take over a step of a migration (SOCK-10).
     pub migration_step: Millis,
+    /// Jobs are stopped when no Manager takes the credential for this long (LOCAL-13).
+    pub orphan: Millis,
     /// How long an image is tried for while its registry cannot be reached (WORK-34).
     pub pull_tries: Millis,
     /// Images that are pulled ahead of jobs at one time (PREF-04), at least one.
@@ -182,6 +184,7 @@ impl Config {
             cordoned: false,
             host_paths: Vec::new(),
             migration_step: Millis(30_000),
+            orphan: Millis(60_000),
             pull_tries: Millis(300_000),
             pull_parallel: 2,
             on_journal: None,

@@ -74,7 +74,7 @@ use greenroom_proto::worker::worker_server::WorkerServer;
 use greenroom_tls::mint::from_seed;
 use greenroom_tls::{Door, ServerTls, fingerprint};
 use greenroom_types::inventory::NodeInventory;
-use greenroom_types::{Mono, NodeId, StartId};
+use greenroom_types::{Millis, Mono, NodeId, StartId};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
@@ -411,6 +411,8 @@ impl Worker {
             known: self.known,
             machines,
             contacts,
+            orphan: self.config.orphan,
+            inputs: inputs.clone(),
         };
         let caller = tokio::spawn(caller.run());
 
@@ -561,6 +563,8 @@ struct Caller {
     known: Known,
     machines: watch::Receiver<NodeInventory>,
     contacts: watch::Receiver<Contact>,
+    orphan: Millis,
+    inputs: mpsc::Sender<Input>,
 }
 
 // === impl Caller ===
@@ -569,7 +573,7 @@ impl Caller {
     async fn run(mut self) {
         let began = Instant::now();
         let now = || Mono(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let mut call_in = CallIn::new(now(), self.all_urls().len());
+        let mut call_in = CallIn::new(now(), self.all_urls().len(), self.orphan);
         let mut told = None;
         loop {
             let next = call_in
@@ -586,6 +590,10 @@ impl Caller {
                     };
                     if call_in.handle_answer(now(), &outcome) && outcome != Answered::Good {
                         tracing::warn!(url, error = why, "calling in failed");
+                    }
+                    if call_in.is_orphan(now(), outcome) {
+                        // The node ends only with the worker.
+                        let _ = self.inputs.send(Input::Orphaned).await;
                     }
                 }
                 Ok(()) = self.contacts.changed() => {

@@ -94,6 +94,8 @@ pub(crate) enum Input {
     Guard(GuardNews),
     /// Stop everything and end.
     Leave,
+    /// Stop everything and stay: the slot is no longer this worker's.
+    Orphaned,
     /// End and keep everything running.
     Keep,
 }
@@ -318,6 +320,16 @@ impl Node {
                     park: false,
                 };
                 return self.handle(Event::Order(order));
+            }
+            Input::Orphaned => {
+                let instances = self.agent.instances().count();
+                if instances > 0 {
+                    tracing::error!(
+                        instances,
+                        "no Manager takes this worker's token any more: what it runs is stopped"
+                    );
+                }
+                return self.handle(Event::Orphaned(LEAVE_GRACE));
             }
             Input::Keep => return Next::End,
         }

@@ -41,6 +41,10 @@ pub(crate) struct CallIn {
     /// A Manager controls the worker, or it is to stay quiet: an answer then leads to no other call.
     settled: bool,
     refusal_logged: Option<Mono>,
+    /// Since when no Manager takes the credential.
+    refused_since: Option<Mono>,
+    /// A worker that nobody takes for so long stops what it runs (LOCAL-13).
+    orphan: Millis,
 }
 
 /// How a call went.
@@ -67,7 +71,7 @@ pub(crate) struct Call {
 
 impl CallIn {
     /// Calls at once: a worker that starts tells where it is (WORK-05).
-    pub(crate) const fn new(now: Mono, urls: usize) -> Self {
+    pub(crate) const fn new(now: Mono, urls: usize, orphan: Millis) -> Self {
         Self {
             urls,
             turn: 0,
@@ -75,6 +79,8 @@ impl CallIn {
             due: Some(now),
             settled: false,
             refusal_logged: None,
+            refused_since: None,
+            orphan,
         }
     }
 
@@ -91,10 +97,18 @@ impl CallIn {
         let wait = match answered {
             Answered::Good => {
                 self.failures = 0;
+                self.refused_since = None;
                 self.due = (!self.settled).then(|| now + DIAL_WITHIN);
                 return true;
             }
-            Answered::Refused => REFUSED_AGAIN,
+            Answered::Refused => {
+                let since = *self.refused_since.get_or_insert(now);
+                match (since + self.orphan) - now {
+                    Millis(0) => REFUSED_AGAIN,
+                    // Jobs are not stopped for one refusal: it is asked again when the time is over.
+                    rest => rest.min(REFUSED_AGAIN),
+                }
+            }
             Answered::Failed => {
                 let doubled = AGAIN_FIRST.0 << self.failures.min(6);
                 self.failures += 1;
@@ -111,11 +125,21 @@ impl CallIn {
         !(refused && quiet)
     }
 
+    /// Whether what the worker runs is to be stopped, as the last answer was a refusal and so was every
+    /// one for long enough (LOCAL-13).
+    pub(crate) fn is_orphan(&self, now: Mono, answered: Answered) -> bool {
+        answered == Answered::Refused
+            && self
+                .refused_since
+                .is_some_and(|since| now - since >= self.orphan)
+    }
+
     /// A Manager controls the worker.
     pub(crate) const fn handle_connected(&mut self) {
         self.settled = true;
         self.due = None;
         self.failures = 0;
+        self.refused_since = None;
     }
 
     /// Nobody controls the worker any more.
@@ -247,7 +271,7 @@ mod tests {
     // spec: WORK-06
     #[test]
     fn failed_calls_go_to_each_url_in_turn_from_one_second_to_sixty() {
-        let mut call_in = CallIn::new(Mono(0), 3);
+        let mut call_in = CallIn::new(Mono(0), 3, Millis(60_000));
         assert_eq!(due(&call_in), Some((0, 0)));
         let mut waits = Vec::new();
         let mut turns = Vec::new();
@@ -264,7 +288,7 @@ mod tests {
     // spec: WORK-06
     #[test]
     fn a_good_answer_without_a_dial_and_a_lost_stream_are_followed_by_another_call() {
-        let mut call_in = CallIn::new(Mono(0), 1);
+        let mut call_in = CallIn::new(Mono(0), 1, Millis(60_000));
         call_in.handle_answer(Mono(5), &Answered::Good);
         assert_eq!(due(&call_in), Some((60_005, 0)));
         call_in.handle_connected();
@@ -279,7 +303,7 @@ mod tests {
     // spec: WORK-06
     #[test]
     fn a_refused_credential_is_tried_each_minute_and_logged_each_ten() {
-        let mut call_in = CallIn::new(Mono(0), 1);
+        let mut call_in = CallIn::new(Mono(0), 1, Millis(60_000));
         let mut logged = Vec::new();
         for minute in 0..21 {
             let now = Mono(minute * 60_000);
@@ -291,10 +315,35 @@ mod tests {
         assert_eq!(logged, [0, 10, 20]);
     }
 
+    // spec: LOCAL-13
+    #[test]
+    fn only_refusals_for_the_whole_time_make_an_orphan() {
+        let minute = |count: u64| Mono(count * 60_000);
+        let mut call_in = CallIn::new(Mono(0), 1, Millis(90_000));
+        let mut answer = |at: Mono, answered: Answered| {
+            call_in.handle_answer(at, &answered);
+            (call_in.is_orphan(at, answered), due(&call_in).unwrap().0)
+        };
+        assert_eq!(answer(minute(0), Answered::Refused), (false, 60_000));
+        // Asked again when the time is over, not up to a minute later.
+        assert_eq!(answer(minute(1), Answered::Refused), (false, 90_000));
+        assert!(!answer(Mono(90_000), Answered::Failed).0, "nobody said no");
+        assert_eq!(answer(Mono(91_000), Answered::Refused), (true, 151_000));
+        assert!(
+            answer(Mono(151_000), Answered::Refused).0,
+            "it keeps asking"
+        );
+        assert!(!answer(Mono(152_000), Answered::Good).0);
+        assert!(
+            !answer(Mono(153_000), Answered::Refused).0,
+            "from the beginning"
+        );
+    }
+
     // spec: WORK-05
     #[test]
     fn a_changed_address_is_told_at_once() {
-        let mut call_in = CallIn::new(Mono(0), 1);
+        let mut call_in = CallIn::new(Mono(0), 1, Millis(60_000));
         call_in.handle_connected();
         call_in.handle_moved(Mono(7));
         assert_eq!(due(&call_in), Some((7, 0)));
@@ -326,7 +375,7 @@ mod tests {
     // spec: LOCAL-16
     #[test]
     fn a_parked_worker_does_not_call() {
-        let mut call_in = CallIn::new(Mono(0), 1);
+        let mut call_in = CallIn::new(Mono(0), 1, Millis(60_000));
         call_in.handle_parked();
         assert_eq!(due(&call_in), None);
     }

@@ -71,11 +71,47 @@ impl Agent {
         self.ensure_left(out);
     }
 
+    /// LOCAL-13: the slot is gone; the worker stays and asks on, for an operator may register it anew.
+    pub(super) fn apply_orphaned(&mut self, grace: Millis, out: &mut Effects) {
+        let all: Vec<StartId> = self.instances.keys().cloned().collect();
+        for start_id in all {
+            self.stop(&start_id, grace, StopCause::Node, out);
+        }
+    }
+
     pub(super) fn ensure_left(&mut self, out: &mut Effects) {
         if let Some(park) = self.leaving
             && self.instances.is_empty()
         {
             out.act.push(Act::Leave { park });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Event;
+    use super::super::tests::{Play, spec};
+    use super::*;
+    use greenroom_types::node::InstanceState;
+
+    // spec: LOCAL-13
+    #[test]
+    fn an_orphan_stops_what_it_runs_and_stays() {
+        let mut play = Play::new();
+        for name in ["one", "two"] {
+            play.provision(&spec(name, name));
+        }
+        let mut out = Effects::default();
+        play.agent.handle(Event::Orphaned(Millis(5_000)), &mut out);
+        let states: Vec<_> = play.agent.instances().map(|it| it.state).collect();
+        assert_eq!(states, [InstanceState::Stopping; 2]);
+        let leaves = |it: &Act| matches!(it, Act::Leave { .. });
+        assert!(!out.act.iter().any(leaves), "{:?}", out.act);
+        // Told again it has nothing left to do, and what comes later runs.
+        let mut again = Effects::default();
+        play.agent
+            .handle(Event::Orphaned(Millis(5_000)), &mut again);
+        assert!(again.persist.is_empty());
     }
 }
