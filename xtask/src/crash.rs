@@ -3,11 +3,14 @@
 //! Each client works on objects of its own, one call after another, so that it knows for each object
 //! what may stand in the Manager: after an acknowledged change exactly its outcome, after a call
 //! whose answer was cut off either the old state or the new one, whole. After every kill the Manager
-//! is started again on the same folder and every object is compared. One subscriber follows the
+//! is started again on the same folder and every object is compared: jobs, bundles and their leases and
+//! stop times, slots, keys, entries of the audit log, the pause, starts on workers, and drains of slots. One subscriber follows the
 //! event stream over all kills and must see every seq of the epoch once, in order.
 
 mod client;
 pub(crate) mod daemon;
+mod fleet;
+mod found;
 mod watcher;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +23,9 @@ use rand::{Rng, SeedableRng};
 
 use client::Load;
 use daemon::Daemon;
+
+/// A stop time that is over is acted on within a second; a busy machine gets more.
+const STOPS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Settings of the harness.
 #[derive(clap::Args)]
@@ -89,6 +95,7 @@ async fn rounds(
     let mut watcher = watcher::Watcher::default();
     let mut acknowledged = 0;
     let mut slowest = Duration::ZERO;
+    let mut workers = Vec::new();
     for round in 1..=rounds {
         let begun = Instant::now();
         let daemon = Daemon::start(binary, &folder.join("manager"))
@@ -96,6 +103,9 @@ async fn rounds(
             .with_context(|| format!("round {round}: the Manager does not start again"))?;
         slowest = slowest.max(begun.elapsed());
         let sdk = daemon.connect().await?;
+        if workers.is_empty() {
+            workers = fleet::begin(&sdk, clients).await?;
+        }
         for load in &mut loads {
             load.compare(&sdk)
                 .await
@@ -131,6 +141,13 @@ async fn rounds(
             .await
             .with_context(|| format!("after the last round, seed {seed}"))?;
     }
+    wait_for_stops(&mut loads, &sdk)
+        .await
+        .with_context(|| format!("after the last round, seed {seed}"))?;
+    fleet::finish(&sdk)
+        .await
+        .with_context(|| format!("after the last round, seed {seed}"))?;
+    drop(workers);
     daemon.kill().await?;
     if acknowledged == 0 {
         bail!("nothing was acknowledged in {rounds} rounds: the Manager did not live long enough");
@@ -139,6 +156,22 @@ async fn rounds(
         "crash: {rounds} rounds, {acknowledged} acknowledged, 0 lost, slowest start {} ms",
         slowest.as_millis()
     );
+    Ok(())
+}
+
+/// Bundles whose stop time is over go by themselves.
+async fn wait_for_stops(loads: &mut [Load], sdk: &greenroom_sdk::Client) -> Result<()> {
+    let begun = Instant::now();
+    for load in loads {
+        while load.is_waiting() {
+            ensure!(
+                begun.elapsed() < STOPS_WITHIN,
+                "a bundle whose stop time is over is still there"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            load.compare(sdk).await?;
+        }
+    }
     Ok(())
 }
 

@@ -1,18 +1,23 @@
 //! One client of the load: its objects, and what may stand in the Manager for each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use greenroom_sdk::types::bundle::{Bundle, BundleJob, BundleState};
-use greenroom_sdk::types::call::Call;
+use greenroom_sdk::types::bundle::{Bundle, BundleJob};
+use greenroom_sdk::types::call::{Call, Reply};
 use greenroom_sdk::types::job::{Job, Service};
-use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId};
-use greenroom_sdk::{CallOptions, Client, Error, JobSearch};
+use greenroom_sdk::types::kv::{KvCommit, KvWrite};
+use greenroom_sdk::types::node::InstanceKey;
+use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId, Wall};
+use greenroom_sdk::{CallOptions, Client, Error, Token};
+use greenroom_testkit::FakeWorker;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::daemon::connect;
+use super::fleet;
+use super::found::{self, DUE, FAR_MS, KV_NAMESPACE, LEASE_MS, MARK};
 
 /// Objects of each kind that one client works on.
 const OBJECTS: u32 = 12;
@@ -20,19 +25,27 @@ const OBJECTS: u32 = 12;
 /// A call without answer for this long is given up; its outcome is then unknown.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Bundle leases last for longer than any run.
-const LEASE_MS: u64 = 40_000_000;
-
 /// One object's possible state: absent, or present with this content number. A slot has no content.
 type State = Option<u64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Object {
+pub(super) enum Object {
     Job(JobId),
     Bundle(BundleId),
     Slot(NodeId),
     /// The lease of a bundle, which goes with it; the content is part of its ttl.
     BundleLease(BundleId),
+    /// The stop time of a bundle, which goes with it; the content is part of the time.
+    StopTime(BundleId),
+    /// Two keys that are always written together.
+    Keys(String),
+    /// The newest entry of the audit log with this source.
+    Audit(String),
+    /// A start of a job on one of the workers; without content.
+    Run(JobId),
+    /// A slot of which a worker of the harness runs a job, the first client's own: the content is in
+    /// its name. Its removal is a drain.
+    Worker,
     /// The pause of all leases, the first client's own; the content is in its reason.
     Pause,
 }
@@ -44,6 +57,10 @@ pub(crate) struct Load {
     next_content: u64,
     /// Every state that an object may be in: one, or two after a call without answer.
     may_be: BTreeMap<Object, Vec<State>>,
+    /// Bundles whose stop time is over: they go by themselves, before long.
+    doomed: BTreeSet<BundleId>,
+    /// The worker of [`Object::Worker`].
+    worker: Option<FakeWorker>,
 }
 
 // === impl Load ===
@@ -58,14 +75,21 @@ impl Load {
             );
             let bundle_id = BundleId::new(format!("c{number}-b{object}"));
             may_be.insert(Object::BundleLease(bundle_id.clone()), vec![None]);
+            may_be.insert(Object::StopTime(bundle_id.clone()), vec![None]);
+            may_be.insert(Object::Keys(format!("c{number}-k{object}")), vec![None]);
+            may_be.insert(Object::Audit(format!("c{number}-a{object}")), vec![None]);
             may_be.insert(Object::Bundle(bundle_id), vec![None]);
             may_be.insert(
                 Object::Slot(NodeId::new(format!("c{number}-n{object}"))),
                 vec![None],
             );
         }
+        for job_id in fleet::jobs_of(number) {
+            may_be.insert(Object::Run(job_id), vec![None]);
+        }
         if number == 0 {
             may_be.insert(Object::Pause, vec![None]);
+            may_be.insert(Object::Worker, vec![None]);
         }
         let random = StdRng::seed_from_u64(seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9));
         Self {
@@ -73,6 +97,8 @@ impl Load {
             random,
             next_content: 1,
             may_be,
+            doomed: BTreeSet::new(),
+            worker: None,
         }
     }
 
@@ -104,35 +130,88 @@ impl Load {
         let content = self.next_content;
         self.next_content += 1;
         let (call, after) = self.change(&object, state, content);
-        self.may_be.insert(object.clone(), vec![state, after]);
-        let lease = match &call {
-            Call::DeleteBundle(id) => Some(Object::BundleLease(id.clone())),
+        let dooms = match (&object, &call) {
+            (Object::Bundle(id), Call::SetBundleStopTime { .. }) => Some(id.clone()),
             _ => None,
         };
-        let lease = lease.and_then(|lease| Some((lease.clone(), self.may_be.get(&lease)?.clone())));
-        if let Some((lease, before)) = &lease {
-            let perhaps = before.iter().copied().chain([None]).collect();
-            self.may_be.insert(lease.clone(), perhaps);
+        self.may_be.insert(object.clone(), vec![state, after]);
+        // What goes with the bundle.
+        let with: Vec<Object> = match &object {
+            Object::Bundle(id) if after.is_none() => {
+                let (lease, stop) = (
+                    Object::BundleLease(id.clone()),
+                    Object::StopTime(id.clone()),
+                );
+                vec![lease, stop]
+            }
+            _ => Vec::new(),
+        };
+        let with: Vec<(Object, Vec<State>)> = with
+            .into_iter()
+            .filter_map(|it| Some((it.clone(), self.may_be.get(&it)?.clone())))
+            .collect();
+        for (it, before) in &with {
+            let mut perhaps = before.clone();
+            perhaps.push(None);
+            if dooms.is_some() && matches!(it, Object::StopTime(_)) {
+                perhaps.push(Some(DUE));
+            }
+            self.may_be.insert(it.clone(), perhaps);
         }
         let options = CallOptions {
             timeout: Some(CALL_LIMIT),
             ..CallOptions::default()
         };
+        if let Some(id) = &dooms {
+            // From the moment of the call on it may go at any time.
+            self.doomed.insert(id.clone());
+        }
         match client.call_with(call, options).await {
-            Ok(_) => {
-                self.may_be.insert(object, vec![after]);
-                if let Some((lease, _)) = lease {
-                    self.may_be.insert(lease, vec![None]);
+            Ok(_) if dooms.is_some() => Ok(true),
+            Ok(reply) => {
+                if object == Object::Worker {
+                    self.man(client, reply).await;
                 }
+                self.may_be.insert(object, vec![after]);
+                self.may_be
+                    .extend(with.into_iter().map(|(it, _)| (it, vec![None])));
                 Ok(true)
             }
             Err(error) if is_refusal(&error) => {
                 self.may_be.insert(object, vec![state]);
-                self.may_be.extend(lease);
+                self.may_be.extend(with);
+                if let Some(id) = &dooms {
+                    self.doomed.remove(id);
+                }
                 Ok(false)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Puts a worker into a slot that was just made, and has it run a job. What comes of that is not
+    /// known for sure; that nothing of it is left after the slot's removal is looked at in the end.
+    async fn man(&mut self, client: &Client, reply: Reply) {
+        let Reply::Slot { token, node_id } = reply else {
+            return;
+        };
+        let worker = FakeWorker::with_token(Token::new(token), node_id.as_str()).await;
+        if worker.call_in(client).await.is_ok() {
+            let job_id = fleet::drained_job();
+            let start = greenroom_testkit::start(job_id.as_str(), node_id.as_str());
+            let options = CallOptions {
+                timeout: Some(CALL_LIMIT),
+                ..CallOptions::default()
+            };
+            // Refused while the one before still ends.
+            let _ = client.call_with(Call::StartJob(start), options).await;
+        }
+        self.worker = Some(worker);
+    }
+
+    /// Whether a bundle whose stop time is over is still there.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.doomed.is_empty()
     }
 
     fn change(&mut self, object: &Object, state: State, content: u64) -> (Call, State) {
@@ -148,7 +227,77 @@ impl Load {
                 };
                 (call, Some(content))
             }
+            Object::Bundle(id) if remove && content.is_multiple_of(2) => {
+                let call = Call::SetBundleStopTime {
+                    bundle_id: id.clone(),
+                    stop_at: Some(Wall(i64::try_from(DUE).unwrap_or_default())),
+                };
+                (call, None)
+            }
             Object::Bundle(id) if remove => (Call::DeleteBundle(id.clone()), None),
+            Object::StopTime(id) => {
+                let at = i64::try_from(FAR_MS + content).unwrap_or(i64::MAX);
+                let call = Call::SetBundleStopTime {
+                    bundle_id: id.clone(),
+                    stop_at: (!remove).then_some(Wall(at)),
+                };
+                (call, (!remove).then_some(content))
+            }
+            Object::Keys(name) => {
+                let value = content.to_string();
+                let write = |end: &str| {
+                    let key = format!("{name}-{end}");
+                    match remove {
+                        true => KvWrite::delete(key),
+                        false => KvWrite::set(key, value.as_bytes()),
+                    }
+                };
+                let call = Call::KvCommit(KvCommit {
+                    namespace: KV_NAMESPACE.to_owned(),
+                    writes: vec![write("a"), write("b")],
+                    expected_schema_version: None,
+                    set_schema_version: None,
+                });
+                (call, (!remove).then_some(content))
+            }
+            Object::Audit(source) => {
+                let call = Call::AppendAuditEntry {
+                    source: source.clone(),
+                    kind: MARK.to_owned(),
+                    payload: content.to_string(),
+                };
+                (call, Some(content))
+            }
+            Object::Run(job_id) => {
+                let node_id = fleet::node_of(job_id);
+                match state {
+                    None => {
+                        let start = greenroom_testkit::start(job_id.as_str(), node_id.as_str());
+                        (Call::StartJob(start), Some(0))
+                    }
+                    Some(_) => {
+                        let stop = Call::StopJob {
+                            key: InstanceKey::new(job_id.clone(), "primary".into()),
+                            node_id,
+                            grace_ms: None,
+                        };
+                        (stop, None)
+                    }
+                }
+            }
+            Object::Worker => match state {
+                None => {
+                    let register = Call::RegisterClusterNode {
+                        node_name: fleet::drained_name(content),
+                        pool: "p".into(),
+                    };
+                    (register, Some(content))
+                }
+                Some(content) => {
+                    let name = fleet::drained_name(content);
+                    (Call::DeregisterClusterNode(NodeId::new(name)), None)
+                }
+            },
             Object::Bundle(id) => {
                 let bundle = Box::new(bundle(id, content));
                 let call = match state {
@@ -193,7 +342,7 @@ impl Load {
 
     /// Compares every object with the Manager; from then on its state is known for sure.
     pub(crate) async fn compare(&mut self, client: &Client) -> Result<()> {
-        let found = self.found(client).await?;
+        let found = found::look(client).await?;
         for (object, states) in &mut self.may_be {
             let actual = found.get(object).copied();
             ensure!(
@@ -201,41 +350,22 @@ impl Load {
                 "client {}: {object:?} may be {states:?} and is {actual:?}",
                 self.number
             );
-            *states = vec![actual];
+            let bundle = match object {
+                Object::Bundle(id) | Object::BundleLease(id) | Object::StopTime(id) => Some(id),
+                _ => None,
+            };
+            let goes = bundle.is_some_and(|id| {
+                let is_due = found.get(&Object::StopTime(id.clone())) == Some(&DUE);
+                self.doomed.contains(id) && is_due
+            });
+            if !goes {
+                *states = vec![actual];
+            }
         }
+        // Gone, or the stop time was not taken.
+        self.doomed
+            .retain(|id| found.get(&Object::StopTime(id.clone())) == Some(&DUE));
         Ok(())
-    }
-
-    async fn found(&self, client: &Client) -> Result<BTreeMap<Object, u64>> {
-        let mut found = BTreeMap::new();
-        for one in client.job_search(JobSearch::default()).await? {
-            let job = one.job.job;
-            if let Some(content) = content_of(&job.description) {
-                found.insert(Object::Job(job.job_id), content);
-            }
-        }
-        for status in client.list_bundles().await? {
-            let bundle = status.bundle;
-            if bundle.state == BundleState::Live {
-                let content = content_of(&bundle.description).unwrap_or_default();
-                let whole = status.jobs.len() == bundle.jobs.len();
-                ensure!(whole, "bundle {} is there in part", bundle.bundle_id);
-                found.insert(Object::Bundle(bundle.bundle_id), content);
-            }
-        }
-        let leases = client.get_lease_status().await?;
-        for lease in leases.bundle_leases {
-            let content = lease.ttl_ms.saturating_sub(LEASE_MS);
-            found.insert(Object::BundleLease(lease.bundle_id), content);
-        }
-        if let Some(pause) = leases.paused {
-            let content = content_of(&pause.reason).unwrap_or_default();
-            found.insert(Object::Pause, content);
-        }
-        for slot in client.list_cluster_nodes().await? {
-            found.insert(Object::Slot(slot.node_id), 0);
-        }
-        Ok(found)
     }
 }
 
@@ -286,8 +416,4 @@ fn bundle(id: &BundleId, content: u64) -> Bundle {
         jobs: vec![job, other],
         ..Bundle::default()
     }
-}
-
-fn content_of(description: &str) -> Option<u64> {
-    description.strip_prefix("content ")?.parse().ok()
 }
