@@ -8,6 +8,7 @@
 
 mod fleets;
 mod handover;
+mod manager;
 mod measure;
 mod place;
 mod policy;
@@ -48,6 +49,8 @@ enum Name {
     Simulation,
     /// What a viewer sees of a job that moves (PERF-09); needs `--binary`.
     Handover,
+    /// A Manager with 10 000 nodes and 100 000 jobs (PERF-10 to PERF-13); needs `--binary`.
+    Manager,
     /// All of them that need nothing but this program.
     All,
 }
@@ -84,6 +87,12 @@ fn main() -> anyhow::Result<()> {
             binary.context("`handover` runs real processes: name the binary, --binary FILE")?;
         let (times, image) = ((1_000 / scale).max(1), args.image.as_deref());
         tables.push(handover::moves(binary, times, image)?);
+    }
+    if args.names.contains(&Name::Manager) {
+        let binary = args.binary.as_deref();
+        let binary =
+            binary.context("`manager` runs a real process: name the binary, --binary FILE")?;
+        tables.extend(manager::house(binary, scale)?);
     }
     if asked(Name::Placement) {
         tables.extend(place::decisions(scale));

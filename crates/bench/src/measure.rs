@@ -47,6 +47,10 @@ impl Samples {
         answer
     }
 
+    pub(crate) fn push(&mut self, nanos: f64) {
+        self.0.push(nanos);
+    }
+
     pub(crate) fn percentile(&mut self, percent: f64) -> f64 {
         self.0.sort_by(f64::total_cmp);
         let at = (self.0.len() as f64 * percent / 100.0) as usize;
