@@ -215,7 +215,9 @@ fn keys(call: &Call) -> Vec<(Key, Mode)> {
         | Call::SetNodeTags { node_id, .. }
         | Call::PrefetchImages { node_id, .. } => vec![node(node_id)],
         Call::KvCommit(commit) => vec![(Key::Namespace(commit.namespace.clone()), Alone)],
-        Call::SetNodeIdleExpiry { node_id, .. } => vec![node(node_id)],
+        Call::SetNodeIdleExpiry { node_id, .. } | Call::AdoptInstance { node_id, .. } => {
+            vec![node(node_id)]
+        }
         Call::SetClusterNodePool { node_id, .. } => vec![node(node_id)],
         Call::RotateClusterNodeToken(node_id) => vec![node(node_id)],
         Call::RenewBundleLease { bundle_id, .. } => vec![bundle(bundle_id)],

@@ -171,6 +171,11 @@ impl Ledger {
                 payload,
             } => self.relay_cutover_apply(out, &key, &migration_id, payload),
             Call::KvCommit(commit) => self.kv_commit(out, commit),
+            Call::AdoptInstance {
+                node_id,
+                key,
+                start_id,
+            } => self.adopt_instance(out, &node_id, &key, start_id.as_ref()),
             Call::SetNodeIdleExpiry {
                 node_id,
                 idle_expiry_ms,
@@ -183,7 +188,11 @@ impl Ledger {
                 payload,
             } => self.append_audit_entry(out, &source, &kind, payload, actor),
             Call::PruneAuditLog { before } => self.prune_audit_log(out, before, actor),
-            Call::PublishDiscoveryFleet { fleet, .. } => self.publish_discovery(out, fleet),
+            Call::PublishDiscoveryFleet {
+                replace_leaf_token,
+                fleet,
+                ..
+            } => self.publish_discovery(out, fleet, replace_leaf_token),
             Call::RotateDiscoveryTierSecret {
                 step,
                 new_tier_secret,

@@ -68,6 +68,8 @@ pub enum Subject {
     BundleLease(BundleId),
     /// The pause of all leases, likewise.
     LeasePause,
+    /// The time after a restore (STORE-11).
+    Restore,
 }
 
 /// One row to write or remove.

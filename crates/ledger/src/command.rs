@@ -209,6 +209,16 @@ pub enum Due {
         /// What was waited for.
         mark: u64,
     },
+    /// A node goes on running what it was told to stop (MNODE-16); nothing happens if it does not, or if
+    /// its key runs nowhere else.
+    StrayOver {
+        /// The node.
+        node_id: NodeId,
+        /// What it runs.
+        start_id: StartId,
+    },
+    /// What was found after a restore and not adopted is kept no longer (STORE-11).
+    RestoreOver,
     /// A lease was not refreshed for its time (LEASE-07); nothing happens if it took a turn since.
     LeaseLost {
         /// Its key.

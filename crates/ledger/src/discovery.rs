@@ -49,7 +49,12 @@ impl Ledger {
         self.discovery.as_ref().map(Discovery::fleet)
     }
 
-    pub(crate) fn publish_discovery(&mut self, out: &mut Out, fleet: DiscoveryFleet) -> CallResult {
+    pub(crate) fn publish_discovery(
+        &mut self,
+        out: &mut Out,
+        fleet: DiscoveryFleet,
+        replace_leaf_token: bool,
+    ) -> CallResult {
         let DiscoveryFleet {
             mut addresses,
             address,
@@ -77,8 +82,18 @@ impl Ledger {
         check_addresses(&addresses)?;
         let (kept, changes) = match &mut self.discovery {
             Some(known) => {
-                let changes = known.addresses != addresses;
+                let replaces = replace_leaf_token && known.leaf_token != leaf_token;
+                let secrets = [&known.tier_secret, &known.tier_secret_alt];
+                if replaces && secrets.contains(&&leaf_token) {
+                    let text = "fleet.leaf_token equals a tier secret: use another";
+                    let refusal = invalid("tier_secret_equals_leaf_token", text);
+                    return Err(refusal.with("path", "fleet.leaf_token"));
+                }
+                let changes = replaces || known.addresses != addresses;
                 known.addresses = addresses;
+                if replaces {
+                    known.leaf_token.clone_from(&leaf_token);
+                }
                 known.version += u64::from(changes);
                 let kept = known.tier_secret != tier_secret || known.leaf_token != leaf_token;
                 (kept, changes)
@@ -257,6 +272,11 @@ fn check_addresses(addresses: &[String]) -> Result<(), Refusal> {
         return bad("fleet.addresses", text);
     }
     for (index, address) in addresses.iter().enumerate() {
+        if addresses[..index].contains(address) {
+            let path = format!("fleet.addresses[{index}]");
+            let text = format!("{path}: {:?} is there twice", cut(address, 200));
+            return bad(&path, text);
+        }
         if !is_address(address) {
             let path = format!("fleet.addresses[{index}]");
             let shown = cut(address, 200);

@@ -59,7 +59,8 @@ fn call_needs_room(call: &Call) -> bool {
         | Call::RenewBundleLease { .. }
         // What is on the air must be able to go on elsewhere: a start takes a few hundred bytes.
         | Call::StartJob(_)
-        | Call::StartPreparedJob { .. } => false,
+        | Call::StartPreparedJob { .. }
+        | Call::AdoptInstance { .. } => false,
         Call::KvCommit(commit) => commit.namespace != CONTROL_PLANE,
         // A secret that leaked cannot wait, and without a fresh attestation jobs admit nobody.
         Call::RotateDiscoveryTierSecret { .. } => false,

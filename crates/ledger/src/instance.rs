@@ -265,6 +265,7 @@ impl Ledger {
     pub(crate) fn forget_instance(&mut self, out: &mut Out, start_id: &StartId) -> Option<JobId> {
         let instance = self.instances.remove(start_id)?;
         out.instances.insert(start_id.clone());
+        self.forget_stray(out, &instance.node_id, start_id);
         if self.live.get(&instance.key) == Some(start_id) {
             self.live.remove(&instance.key);
         }

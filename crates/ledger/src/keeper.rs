@@ -46,6 +46,10 @@ pub struct KeeperSettings {
     pub unreachable_ms: Millis,
     /// A stopped node stays in the record for this long (MNODE-18).
     pub forget_ms: Millis,
+    /// A node may go on for this long with what runs elsewhere and it was told to stop (MNODE-16).
+    pub duplicate_ms: Millis,
+    /// What is found after a restore and not in the record is kept for this long (STORE-11).
+    pub unrecorded_ms: Millis,
     /// A forward step of the wall clock above this is not believed at once (BSTOP-03).
     pub clock_step_ms: Millis,
     /// It is believed after this (BSTOP-03).
@@ -113,6 +117,8 @@ enum Wait {
     Stop(Wall),
     Unreachable,
     BundleAgain,
+    Stray(StartId),
+    Restore,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +159,8 @@ impl Default for KeeperSettings {
             stuck_ms: Millis(60_000),
             unreachable_ms: Millis(60_000),
             forget_ms: Millis(3_600_000),
+            duplicate_ms: Millis(300_000),
+            unrecorded_ms: Millis(600_000),
             clock_step_ms: Millis(60_000),
             clock_confirm_ms: Millis(30_000),
             stall_ms: Millis(1_000),
@@ -201,6 +209,7 @@ impl Keeper {
                 .map(|instance| Subject::Instance(instance.start_id.clone())),
         );
         subjects.extend(ledger.bundle_ids().cloned().map(Subject::Bundle));
+        subjects.push(Subject::Restore);
         keeper.observe(now, ledger, &subjects);
         keeper
     }
@@ -228,6 +237,11 @@ impl Keeper {
                 }
                 // The lease clock's.
                 Subject::Lease(_) | Subject::BundleLease(_) | Subject::LeasePause => {}
+                Subject::Restore => {
+                    let wait = (Wait::Restore, self.settings.unrecorded_ms);
+                    let wanted = ledger.is_restoring().then_some(wait);
+                    self.set(now.mono, subject, wanted.into_iter().collect());
+                }
             }
         }
     }
@@ -294,6 +308,11 @@ impl Keeper {
             return Vec::new();
         };
         let s = &self.settings;
+        let strays = node.strays.iter().filter(|(_, it)| !it.kept && !it.overdue);
+        let mut waits: Vec<_> = strays
+            .filter(|_| node.is_running())
+            .map(|(start_id, _)| (Wait::Stray(start_id.clone()), s.duplicate_ms))
+            .collect();
         let turn = node.turn;
         let wait = match node.state {
             NodeState::Starting if self.open.contains(node_id) => (Wait::Hello(turn), s.hello_ms),
@@ -310,19 +329,20 @@ impl Keeper {
                         Millis(expiry.0 + settling),
                     )
                 }
-                _ => return Vec::new(),
+                _ => return waits,
             },
             NodeState::Unreachable => (Wait::DropGrace(turn), s.drop_grace_ms),
             NodeState::Stopping if node.given_up || !node.is_elastic() => {
                 (Wait::Keepalive(turn), s.keepalive_ms)
             }
-            NodeState::Stopping => return Vec::new(),
+            NodeState::Stopping => return waits,
             NodeState::Stopped if node.machine_gone || !node.is_elastic() => {
                 (Wait::Forget(turn), s.forget_ms)
             }
-            NodeState::Stopped => return Vec::new(),
+            NodeState::Stopped => return waits,
         };
-        vec![wait]
+        waits.push(wait);
+        waits
     }
 
     fn instance_waits(&self, ledger: &Ledger, start_id: &StartId) -> Vec<(Wait, Millis)> {
@@ -406,6 +426,13 @@ impl Keeper {
     ) {
         match subject {
             Subject::Node(node_id) => {
+                if let Wait::Stray(start_id) = &wait
+                    && !ledger.is_duplicate(node_id, start_id)
+                {
+                    let length = self.settings.duplicate_ms;
+                    self.again(now, subject, wait, length);
+                    return;
+                }
                 self.again(now, subject, wait.clone(), AGAIN);
                 let link = match wait {
                     Wait::DropGrace(_) => Link::GraceOver,
@@ -416,6 +443,12 @@ impl Keeper {
                     Wait::Idle(_, mark) => {
                         let node_id = node_id.clone();
                         let due = Due::Idle { node_id, mark };
+                        wakeup.commands.push(Command::Tick(due));
+                        return;
+                    }
+                    Wait::Stray(start_id) => {
+                        let node_id = node_id.clone();
+                        let due = Due::StrayOver { node_id, start_id };
                         wakeup.commands.push(Command::Tick(due));
                         return;
                     }
@@ -442,6 +475,10 @@ impl Keeper {
             Subject::Bundle(bundle_id) => {
                 self.armed.remove(subject);
                 self.set_stop(ledger, bundle_id);
+            }
+            Subject::Restore => {
+                self.again(now, subject, wait, AGAIN);
+                wakeup.commands.push(Command::Tick(Due::RestoreOver));
             }
             Subject::Lease(_) | Subject::BundleLease(_) | Subject::LeasePause => {}
         }

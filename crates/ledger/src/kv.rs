@@ -223,7 +223,11 @@ impl Value {
 
 // === helpers ===
 
-fn check_namespace(namespace: &str) -> Result<(), Refusal> {
+/// Whether a namespace can be one of a client's (KV-01).
+///
+/// # Errors
+/// It has another form, or is the Manager's own.
+pub fn check_namespace(namespace: &str) -> Result<(), Refusal> {
     let formed = (1..=NAMESPACE_BYTES).contains(&namespace.len())
         && namespace
             .bytes()

@@ -49,9 +49,12 @@ pub struct Ledger {
     pub(crate) leases: BTreeMap<InstanceKey, Lease>,
     pub(crate) bundle_leases: BTreeMap<BundleId, BundleLease>,
     pub(crate) lease_pause: Option<LeasePause>,
+    /// It was restored a short while ago (STORE-11).
+    pub(crate) restoring: bool,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
+    pub(crate) stray_keys: BTreeMap<InstanceKey, BTreeSet<(NodeId, StartId)>>,
     pub(crate) slot_names: BTreeMap<String, NodeId>,
     pub(crate) tokens: BTreeMap<String, NodeId>,
     pub(crate) request_order: BTreeMap<u64, String>,
@@ -105,6 +108,7 @@ impl Ledger {
         let renew = open.renew || self.is_of_another_generation(open.generation);
         if renew {
             self.note(out, "store_restored", &json!({"formerEpoch": self.epoch}));
+            self.begin_restoring(out);
         }
         if self.epoch.is_empty() || renew {
             self.epoch = open.epoch;
@@ -155,6 +159,8 @@ impl Ledger {
             Due::BundleLeaseOver { bundle_id, mark } => {
                 self.bundle_lease_over(out, &bundle_id, mark)
             }
+            Due::StrayOver { node_id, start_id } => self.stray_over(out, &node_id, &start_id),
+            Due::RestoreOver => self.restore_over(out),
         }
     }
 }

@@ -38,6 +38,7 @@ mod rows;
 mod search;
 mod slot;
 mod state;
+mod stray;
 mod subscriber;
 mod tags;
 mod told;
@@ -51,7 +52,7 @@ pub use command::{
 pub use config::{Config, Limits, Provider};
 pub use hash::job_hash;
 pub use keeper::{Keeper, KeeperSettings, Line, Wakeup};
-pub use kv::KvSpace;
+pub use kv::{KvSpace, check_namespace};
 pub use lease::{BundleLease, Lease, LeaseClock, LeaseState, LeaseWakeup, PauseWarning, Refreshed};
 pub use ledger::Ledger;
 pub use migration::check_payload;
@@ -67,4 +68,5 @@ pub use search::{DateComparison, JobFilter, TextComparison};
 pub use state::{
     Awaiting, Instance, InstanceStop, JobRecord, LEASES_MINOR, Node, NodeStop, Notice, Slot,
 };
+pub use stray::Stray;
 pub use subscriber::{Subscriber, Wish};

@@ -112,7 +112,7 @@ impl Ledger {
                 "" => reason_name(stop.reason),
                 detail => format!("{}: {detail}", reason_name(stop.reason)),
             },
-            _ => String::new(),
+            _ => Self::cordon_reason(node).unwrap_or_default(),
         };
         Some(NodeInfo {
             metadata: (*node.metadata).clone(),
@@ -125,6 +125,7 @@ impl Ledger {
             last_seen: node.last_seen,
             terminate_attempts: node.terminate_attempts,
             last_error: node.last_error.clone(),
+            unrecorded: Self::unrecorded_on(node),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_types::call::{CallResult, InstanceRef, Reply};
+use greenroom_types::call::{CallResult, Reply};
 use greenroom_types::job::{HistoryKind, JobState, StopReason};
 use greenroom_types::node::{InstanceState, NodeState};
 use greenroom_types::stream::StreamEvent;
@@ -131,6 +131,7 @@ impl Ledger {
         for item in reported {
             found.insert(item.instance.start_id.clone(), item);
         }
+        self.forget_strays_but(out, node_id, &found.keys().cloned().collect());
         let expected = self.starts_on(node_id);
         let mut missing = BTreeSet::new();
         for start_id in &expected {
@@ -151,7 +152,7 @@ impl Ledger {
             }
         }
         for (_, item) in found {
-            stop_found(out, node_id, item);
+            self.take_stray(out, node_id, item);
         }
         if let Some(node) = self.nodes.get_mut(node_id) {
             node.awaiting = outstanding
@@ -170,7 +171,7 @@ impl Ledger {
         };
         if instance.key != item.instance.key {
             let node_id = instance.node_id.clone();
-            stop_found(out, &node_id, item);
+            self.take_stray(out, &node_id, item);
             return;
         }
         instance.delivered = true;
@@ -190,7 +191,7 @@ impl Ledger {
             if wanted {
                 self.take_back(out, start_id, item);
             } else {
-                self.stop_returned(out, start_id);
+                self.stop_returned(out, start_id, item);
             }
             return;
         }
@@ -256,7 +257,7 @@ impl Ledger {
     }
 
     /// A lost instance is there again and is not wanted any more.
-    fn stop_returned(&mut self, out: &mut Out, start_id: &StartId) {
+    fn stop_returned(&mut self, out: &mut Out, start_id: &StartId, item: HelloInstance) {
         let superseded = self
             .instances
             .get(start_id)
@@ -280,6 +281,7 @@ impl Ledger {
             stop.order = true;
         }
         out.instances.insert(start_id.clone());
+        self.note_returned(out, &node_id, item);
         out.job(&job_id);
         out.order(
             &node_id,
@@ -335,33 +337,4 @@ impl Ledger {
             self.reconcile_missing(out, &start_id);
         }
     }
-}
-
-/// Ends what a hello tells of and nobody expects there: at once where it is leased, for somebody else
-/// may hold its lease (LEASE-12).
-fn stop_found(out: &mut Out, node_id: &NodeId, item: HelloInstance) {
-    if item.fence == 0 {
-        stop_unknown(out, node_id, item.instance);
-        return;
-    }
-    out.order(
-        node_id,
-        WorkerOrder::Stop {
-            instance: item.instance,
-            grace_ms: Millis(0),
-            reason: StopReason::LeaseLost,
-        },
-    );
-}
-
-/// Tells a worker to stop a start that the Manager does not know, or no longer wants.
-pub(crate) fn stop_unknown(out: &mut Out, node_id: &NodeId, instance: InstanceRef) {
-    out.order(
-        node_id,
-        WorkerOrder::Stop {
-            instance,
-            grace_ms: GRACE,
-            reason: StopReason::UnknownJob,
-        },
-    );
 }

@@ -19,7 +19,6 @@ use crate::ledger::Ledger;
 use crate::node::{NodeFate, plain};
 use crate::order::{Order, ProviderTask, WorkerOrder};
 use crate::out::Out;
-use crate::reconcile::stop_unknown;
 use crate::refuse::{cut, failed, unknown_node};
 use crate::report::Report;
 use crate::state::Notice;
@@ -75,18 +74,21 @@ impl Ledger {
             // Handled before: a hello is no report about something on a stream.
             Report::Hello(_) => {}
             Report::Accepted(instance) => {
-                if let Some(start_id) = self.expected(out, node_id, instance) {
+                let (state, ports) = (InstanceState::Provisioned, PortMappings::new());
+                if let Some(start_id) = self.expected(out, node_id, instance, state, &ports) {
                     self.accept(out, &start_id);
                 }
             }
-            Report::Prepared { instance, .. } => {
-                if let Some(start_id) = self.expected(out, node_id, instance) {
+            Report::Prepared { instance, ports } => {
+                let state = InstanceState::Prepared;
+                if let Some(start_id) = self.expected(out, node_id, instance, state, &ports) {
                     self.accept(out, &start_id);
                     self.instance_prepared(out, &start_id);
                 }
             }
             Report::Started { instance, ports } => {
-                if let Some(start_id) = self.expected(out, node_id, instance) {
+                let state = InstanceState::Running;
+                if let Some(start_id) = self.expected(out, node_id, instance, state, &ports) {
                     self.accept(out, &start_id);
                     self.instance_runs(out, &start_id, ports);
                 }
@@ -96,7 +98,7 @@ impl Ledger {
                 completed,
             } => match self.known(node_id, &instance) {
                 Some(start_id) => self.instance_stopped(out, &start_id, completed),
-                None => self.release_unrecorded(out, node_id, &instance),
+                None => self.stray_gone(out, node_id, &instance),
             },
             Report::Failed { instance, reason } => {
                 if let Some(start_id) = self.known(node_id, &instance) {
@@ -140,11 +142,18 @@ impl Ledger {
         (known.node_id == *node_id && known.key == instance.key).then(|| instance.start_id.clone())
     }
 
-    /// The start id, if it is known; otherwise its worker is told to stop it (JOB-20).
-    fn expected(&self, out: &mut Out, node_id: &NodeId, instance: InstanceRef) -> Option<StartId> {
+    /// The start id, if it is known; otherwise it is a stray (JOB-20).
+    fn expected(
+        &mut self,
+        out: &mut Out,
+        node_id: &NodeId,
+        instance: InstanceRef,
+        state: InstanceState,
+        ports: &PortMappings,
+    ) -> Option<StartId> {
         let known = self.known(node_id, &instance);
         if known.is_none() {
-            stop_unknown(out, node_id, instance);
+            self.hear_stray(out, node_id, instance, state, ports.clone());
         }
         known
     }

@@ -113,6 +113,8 @@ struct Meta {
     fence: u64,
     #[serde(default)]
     generation: u64,
+    #[serde(default)]
+    restoring: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -170,6 +172,7 @@ impl Ledger {
                 next_request: self.next_request,
                 fence: self.fence,
                 generation: self.generation,
+                restoring: self.restoring,
             };
             put(META, "ledger".to_owned(), Some(json(&meta)));
         }
@@ -313,6 +316,7 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 ledger.next_request = meta.next_request;
                 ledger.fence = meta.fence;
                 ledger.generation = meta.generation;
+                ledger.restoring = meta.restoring;
             }
             CONFIG => ledger.config = read(&row)?,
             JOB => {
@@ -323,6 +327,9 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
                 let mut node: Node = read(&row)?;
                 if let Some(known) = ledger.nodes.get_mut(row.key.as_str()) {
                     node.inventory = known.inventory.take();
+                }
+                for (start_id, stray) in &node.strays {
+                    ledger.index_stray(&NodeId::new(&row.key), &stray.key, start_id);
                 }
                 ledger.nodes.insert(NodeId::new(&row.key), node);
             }

@@ -119,11 +119,17 @@ impl Ledger {
                 "the token opens no slot for this machine",
             )
         };
-        let node_id = self
-            .tokens
-            .get(&register.token)
-            .cloned()
-            .ok_or_else(refused)?;
+        let node_id = self.tokens.get(&register.token).cloned();
+        if node_id.is_none() && self.restoring {
+            // Its slot may be what the backup lacks: its worker goes on with its jobs (STORE-11).
+            return Err(Refusal::new(
+                Status::Unavailable,
+                "slot_unrecorded",
+                "this Manager's record was restored a short while ago and does not know the token: if \
+                 its slot was registered since the backup, register it anew",
+            ));
+        }
+        let node_id = node_id.ok_or_else(refused)?;
         let slot = self.slots.get_mut(&node_id).ok_or_else(refused)?;
         let bound =
             slot.machine_id == register.machine_id && slot.public_key == register.public_key;

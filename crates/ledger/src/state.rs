@@ -20,6 +20,7 @@ use greenroom_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::order::MachineSpec;
+use crate::stray::Stray;
 
 /// The minor of the protocol with which leases came (HELLO-05).
 pub const LEASES_MINOR: u32 = 6;
@@ -168,6 +169,9 @@ pub struct Node {
     /// Grows whenever its empty time begins anew (IDLE-04).
     #[serde(default)]
     pub idle_mark: u64,
+    /// What its worker has and is not expected there (MNODE-16, STORE-11).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub strays: BTreeMap<StartId, Stray>,
     /// The last picture. A row of its own.
     #[serde(skip)]
     pub inventory: Option<Arc<NodeInventory>>,

@@ -117,6 +117,14 @@ impl Ledger {
                 "set_node_tags",
                 json!({"node": node_id, "set": tags.keys().collect::<Vec<_>>(), "removed": remove}),
             ),
+            Call::AdoptInstance {
+                node_id,
+                key,
+                start_id,
+            } => told(
+                "adopt_instance",
+                json!({"node": node_id, "job": key.job_id, "role": key.role, "start": start_id}),
+            ),
             Call::SetNodeIdleExpiry {
                 node_id,
                 idle_expiry_ms,
@@ -163,9 +171,16 @@ impl Ledger {
                 )
             }
             // Not the secrets (DISC-03).
-            Call::PublishDiscoveryFleet { fleet, by } => told(
+            Call::PublishDiscoveryFleet {
+                replace_leaf_token,
+                fleet,
+                by,
+            } => told(
                 "publish_discovery_fleet",
-                json!({"addresses": fleet.addresses, "address": fleet.address, "by": by}),
+                json!({
+                    "addresses": fleet.addresses, "address": fleet.address, "by": by,
+                    "replaceLeafToken": replace_leaf_token,
+                }),
             ),
             Call::RotateDiscoveryTierSecret { step, by, .. } => told(
                 "rotate_discovery_tier_secret",

@@ -164,7 +164,7 @@ fn print(files: &TlsFiles) -> Vec<u8> {
     ];
     let texts = paths.into_iter().flatten();
     texts
-        .flat_map(|path| fingerprint(&std::fs::read(path).unwrap_or_default()))
+        .flat_map(|path| fingerprint(&greenroom_tls::read_file(path).unwrap_or_default()))
         .collect()
 }
 

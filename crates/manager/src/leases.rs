@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 
-/// Workers have this long to confirm a pause before the caller is answered (LEASE-10).
+/// Workers have this long to confirm a pause or its end before the caller is answered (LEASE-10).
 const ACK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -65,24 +65,30 @@ impl Leases {
         self.confirmed.send_modify(BTreeMap::clear);
     }
 
-    /// Those of these nodes whose workers have not confirmed that leases are paused.
-    pub(crate) fn unconfirmed(&self, nodes: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    /// Those of these nodes whose workers have not confirmed that leases are paused, or are not.
+    pub(crate) fn unconfirmed(&self, nodes: &BTreeSet<NodeId>, paused: bool) -> Vec<NodeId> {
         let confirmed = self.confirmed.borrow();
-        let open = nodes.iter().filter(|id| confirmed.get(*id) != Some(&true));
+        let open = nodes
+            .iter()
+            .filter(|id| confirmed.get(*id) != Some(&paused));
         open.cloned().collect()
     }
 
     /// Waits for the confirmations of these nodes, and tells whose did not come.
-    pub(crate) async fn await_confirmed(&self, nodes: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    pub(crate) async fn await_confirmed(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+        paused: bool,
+    ) -> Vec<NodeId> {
         let mut confirmed = self.confirmed.subscribe();
         let all = confirmed.wait_for(|confirmed| {
             nodes
                 .iter()
-                .all(|node_id| confirmed.get(node_id) == Some(&true))
+                .all(|node_id| confirmed.get(node_id) == Some(&paused))
         });
         // Late or not: what is missing is looked up below.
         let _ = tokio::time::timeout(ACK_PATIENCE, all).await;
-        self.unconfirmed(nodes)
+        self.unconfirmed(nodes, paused)
     }
 }
 

@@ -90,6 +90,9 @@ pub enum StartError {
     /// The descriptions of the calls, which are part of the program, cannot be read (API-22).
     #[error("the descriptions of the calls cannot be read: {0}")]
     Descriptions(String),
+    /// A namespace in the settings can be none (KV-09): nothing would be protected by it.
+    #[error("kv.adminNamespaces: {0}")]
+    Namespace(greenroom_types::call::Refusal),
     /// A certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] greenroom_tls::Error),
@@ -114,6 +117,9 @@ pub enum StartError {
 pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running, StartError> {
     greenroom_tls::raise_descriptor_limit();
     Doors::permit(&settings)?;
+    if let Some(error) = bad_namespaces(&settings).next() {
+        return Err(error);
+    }
     let keys = load_keys(&settings)?;
     let Doors {
         doors,
@@ -129,6 +135,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     let mut config = StoreConfig::new(&settings.data_dir, Arc::new(clock));
     config.create = settings.create;
     config.min_free_bytes = settings.min_free_bytes;
+    config.backup_keep = settings.backup_keep;
     config.member_name.clone_from(&settings.member_name);
     let (store, outputs, boot) = Store::open(config).await?;
 
@@ -265,7 +272,15 @@ pub fn check(settings: &Settings) -> Vec<StartError> {
         metrics::permit(settings.metrics.as_ref()).err(),
         Prepared::read(settings).err().map(StartError::SecretsKey),
     ];
-    found.into_iter().flatten().collect()
+    let found = found.into_iter().flatten();
+    found.chain(bad_namespaces(settings)).collect()
+}
+
+fn bad_namespaces(settings: &Settings) -> impl Iterator<Item = StartError> + '_ {
+    let named = settings.kv_admin_namespaces.iter();
+    named
+        .filter_map(|name| greenroom_ledger::check_namespace(name).err())
+        .map(StartError::Namespace)
 }
 
 fn load_keys(settings: &Settings) -> Result<Keys, StartError> {

@@ -47,6 +47,8 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// A regular backup is made this often (STORE-05).
     pub backup_every: Duration,
+    /// So many of them are kept (STORE-05).
+    pub backup_keep: usize,
     /// The overrides file, which need not be there (OVR-01).
     pub overrides_file: PathBuf,
     /// A pause of leases longer than this is warned of; zero: never (LEASE-13).
@@ -194,6 +196,7 @@ impl Settings {
             license: License::default(),
             min_free_bytes: 512 * 1024 * 1024,
             backup_every: Duration::from_secs(6 * 3_600),
+            backup_keep: 28,
             overrides_file: OVERRIDES_FILE.into(),
             lease_pause_max: Duration::from_secs(4 * 3_600),
         }

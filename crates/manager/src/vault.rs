@@ -117,7 +117,7 @@ impl Prepared {
 }
 
 fn read(path: &Path) -> Result<Option<String>, String> {
-    match std::fs::read_to_string(path) {
+    match greenroom_tls::read_text_file(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot read {}: {error}", path.display())),
@@ -191,7 +191,12 @@ impl Vault {
                     clear_stop_time,
                 }
             }
-            Call::PublishDiscoveryFleet { fleet, by } => Call::PublishDiscoveryFleet {
+            Call::PublishDiscoveryFleet {
+                replace_leaf_token,
+                fleet,
+                by,
+            } => Call::PublishDiscoveryFleet {
+                replace_leaf_token,
                 fleet: DiscoveryFleet {
                     leaf_token: self.seal_discovery("fleet.leaf_token", &fleet.leaf_token)?,
                     tier_secret: self.seal_discovery("fleet.tier_secret", &fleet.tier_secret)?,

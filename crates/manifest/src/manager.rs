@@ -33,12 +33,116 @@ pub struct ManagerFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<Leases>,
     /// How long nodes are waited for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<Nodes>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub nodes: Nodes,
+    /// The store.
+    #[serde(skip_serializing_if = "is_default")]
+    pub store: StoreKeys,
+    /// Its regular copies.
+    #[serde(skip_serializing_if = "is_default")]
+    pub backup: Backup,
+    /// Histories of jobs.
+    #[serde(skip_serializing_if = "is_default")]
+    pub history: History,
     /// The key/value store.
     pub kv: Kv,
     /// What workers are told.
     pub workers: Workers,
+}
+
+/// Most milliseconds that a wait may have: a day.
+const DAY: u64 = 86_400_000;
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A number within bounds, which are told where it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Within<const LEAST: u64, const MOST: u64>(u64);
+
+impl<const LEAST: u64, const MOST: u64> Within<LEAST, MOST> {
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Within<LEAST, MOST> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        if (LEAST..=MOST).contains(&number) {
+            return Ok(Self(number));
+        }
+        let text = format!("is {number}, it must be {LEAST} to {MOST}");
+        Err(serde::de::Error::custom(text))
+    }
+}
+
+/// How long nodes are waited for, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Nodes {
+    /// A worker that says nothing for this long is taken as dropped (MNODE-09). Workers say something
+    /// each second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silence_ms: Option<Within<3_000, DAY>>,
+    /// A dropped node is given up after this (MNODE-11).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_grace_ms: Option<Within<100, DAY>>,
+    /// A node that was given up is stopped after this much more (MNODE-12).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive_ms: Option<Within<100, DAY>>,
+    /// A machine may be pending at its provider for this long (MNODE-06).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending_ms: Option<Within<1_000, DAY>>,
+    /// A running machine's worker must be reached within this (MNODE-06).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_ms: Option<Within<1_000, DAY>>,
+    /// A worker must introduce itself within this (MNODE-06).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hello_ms: Option<Within<1_000, DAY>>,
+    /// An elastic node may be empty for this long; 0: for ever (IDLE-01).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_expiry_ms: Option<Within<0, { 30 * DAY }>>,
+    /// A node may go on for this long with what it was told to stop and runs elsewhere (MNODE-16).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate_ms: Option<Within<10_000, DAY>>,
+}
+
+/// The store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct StoreKeys {
+    /// With less room than this many MiB nothing new is taken (STORE-09).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_free_mb: Option<Within<0, { 1 << 30 }>>,
+    /// What is found after a restore and not in the record is kept for so many milliseconds (STORE-11).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unrecorded_ms: Option<Within<0, DAY>>,
+}
+
+/// Regular copies of the store (STORE-05).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Backup {
+    /// One is made this often, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<Within<60_000, { 30 * DAY }>>,
+    /// So many are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<Within<1, 10_000>>,
+}
+
+/// Histories of jobs (HIST-05).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct History {
+    /// Entries kept of one job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_entries: Option<Within<100, 10_000>>,
 }
 
 /// The key/value store.
@@ -108,21 +212,6 @@ mod address_or_nothing {
 pub struct Leases {
     /// A pause of leases longer than this is warned of; 0: never (LEASE-13).
     pub max_pause_ms: u64,
-}
-
-/// How long nodes are waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Nodes {
-    /// A stream without any message for this long is dropped, 3 000 at least (MNODE-09).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub silence_ms: Option<u64>,
-    /// A node that is not heard is given up after this (MNODE-11).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drop_grace_ms: Option<u64>,
-    /// One that was given up is stopped after this much more (MNODE-12).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keepalive_ms: Option<u64>,
 }
 
 /// A member of the Manager's cluster.
@@ -263,13 +352,17 @@ auth:
   certificates:
     - {subject: CN=control, role: control-plane}
 leases: {maxPauseMs: 3600000}
-nodes: {dropGraceMs: 500}
+nodes: {silenceMs: 5000, idleExpiryMs: 0}
+store: {minFreeMb: 64, unrecordedMs: 1000}
+backup: {everyMs: 3600000, keep: 4}
+history: {maxEntries: 500}
 ";
         let file: ManagerFile = read("m.yaml", text).unwrap().remove(0);
         assert_eq!(file.leases.unwrap().max_pause_ms, 3_600_000);
-        let nodes = file.nodes.unwrap();
-        assert_eq!((nodes.drop_grace_ms, nodes.silence_ms), (Some(500), None));
         assert_eq!(file.listen.len(), 2);
+        assert_eq!(file.nodes.silence_ms.unwrap().get(), 5_000);
+        assert_eq!(file.nodes.drop_grace_ms, None);
+        assert_eq!(file.backup.keep.unwrap().get(), 4);
         assert_eq!(file.listen[0].auth, Some(Asks::Required));
         assert_eq!(file.listen[1].tls, None);
         assert_eq!(file.auth.certificates[0].role, RoleName::ControlPlane);
@@ -278,6 +371,9 @@ nodes: {dropGraceMs: 500}
             ("required", "sometimes", 5),
             ("control-plane", "peer", 10),
             ("tokensFile", "tokenFile", 8),
+            ("silenceMs: 5000", "silenceMs: 2999", 12),
+            ("keep: 4", "keep: 0", 14),
+            ("maxEntries: 500", "maxEntries: 99", 15),
         ] {
             let text = text.replacen(from, to, 1);
             let problem = read::<ManagerFile>("m.yaml", &text).unwrap_err();

@@ -165,7 +165,7 @@ fn read(source: &TokenSource) -> Result<MetadataValue<Ascii>, String> {
 }
 
 fn read_file(path: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path)
+    let text = greenroom_tls::read_text_file(path)
         .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     if text.len() > TOKEN_BYTES_MAX {
         return Err(format!("{} is too long to be a token", path.display()));

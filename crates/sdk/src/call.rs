@@ -127,6 +127,7 @@ impl Client {
             RotateDiscoveryTierSecret => rotate_discovery_tier_secret,
             PublishAccessReplica => publish_access_replica,
             ReloadExternalConfig => reload_external_config,
+            AdoptInstance => adopt_instance,
             RenewBundleLease => renew_bundle_lease,
             PauseLeases => pause_leases,
             ResumeLeases => resume_leases,

@@ -60,7 +60,7 @@ pub use link::{Announce, ConnectionState, NO_MANAGER, RawClient, plain_cause};
 pub use methods::{
     AbortMigration, AuditPage, AuditPruned, AuditQuery, BundleChanges, BundleCreated,
     ClusterStatus, ControlPlane, EditTags, FleetPublished, FleetRotated, IdleExpiry, KvList,
-    Member, NodeTags, PausedLeases, Slot, StoreFile, StoreInfo, Token, UpdateBundle,
+    Member, NodeTags, PausedLeases, ResumedLeases, Slot, StoreFile, StoreInfo, Token, UpdateBundle,
 };
 pub use settings::{EventGroup, EventSettings, Retry, Settings};
 pub use version::{HelloInfo, Protocol, Skew, VersionInfo};

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use audit::{AuditPage, AuditPruned, AuditQuery};
 pub use fleet::{FleetPublished, FleetRotated};
 pub use kv::KvList;
-pub use leases::PausedLeases;
+pub use leases::{PausedLeases, ResumedLeases};
 pub use member::{ClusterStatus, ControlPlane, Member, StoreFile, StoreInfo};
 
 use greenroom_types::call::Reply;
@@ -222,7 +222,7 @@ fn other_answer(method: &'static str, reply: &Reply) -> Error {
         Reply::Reloaded(_) => "what a reload changed",
         Reply::BundleLease(_) => "a bundle lease",
         Reply::LeasesPaused { .. } => "paused leases",
-        Reply::LeasesResumed(_) => "resumed leases",
+        Reply::LeasesResumed { .. } => "resumed leases",
     };
     Error::Protocol {
         method,

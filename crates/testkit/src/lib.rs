@@ -15,12 +15,14 @@
 
 mod manager;
 mod order;
+mod server;
 mod wait;
 mod watch;
 mod worker;
 
 pub use manager::TestManager;
 pub use order::Received;
+pub use server::TestServer;
 pub use wait::{BOUND, within};
 pub use watch::{Mirror, Watch, kinds};
 pub use worker::{FakeWorker, Held, Honesty};

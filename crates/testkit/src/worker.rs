@@ -92,6 +92,8 @@ struct State {
     dialled: usize,
     journal: Vec<WorkerMessage>,
     last_report: u64,
+    /// Number of the last refresh that only asks for an answer.
+    nonce: u64,
     /// Versions that it holds.
     replica_version: u64,
     planes_version: u64,
@@ -526,6 +528,39 @@ impl FakeWorker {
                 ..WorkerMessage::default()
             });
         });
+    }
+
+    /// Sends any message as it is, which is kept nowhere, if there is a stream.
+    pub fn say_raw(&self, message: WorkerMessage) {
+        let state = self.state.borrow();
+        if let Some(line) = &state.stream
+            && line.greeted
+        {
+            // What goes to a stream that just broke is lost, as it may be.
+            let _ = line.out.send(Ok(message));
+        }
+    }
+
+    /// Waits until the Manager has taken everything that was said before on this stream, or has begun
+    /// another one.
+    pub async fn wait_heard(&self) {
+        let nonce = {
+            let mut nonce = 0;
+            self.state.send_modify(|state| {
+                state.nonce += 1;
+                nonce = state.nonce;
+            });
+            nonce
+        };
+        let greeted = self.greeted();
+        self.refresh(nonce, &[]);
+        self.wait("what was said to be taken", |state| {
+            let is_answer = |order: &Received| {
+                matches!(order, Received::LeaseAnswer { nonce: of, .. } if *of == nonce)
+            };
+            (state.greeted > greeted || state.orders.iter().rev().any(is_answer)).then_some(())
+        })
+        .await;
     }
 
     /// Sends news of an instance, which is kept nowhere, if there is a stream.

@@ -275,6 +275,9 @@ pub enum Call {
     },
     /// Says where the discovery fleet is, and at first its secrets (DISC-01).
     PublishDiscoveryFleet {
+        /// The leaf token is put in force although there is one (DISC-02).
+        #[serde(default)]
+        replace_leaf_token: bool,
         /// The fleet. Rotation is not the publisher's to say.
         fleet: DiscoveryFleet,
         /// Who says so.
@@ -293,6 +296,15 @@ pub enum Call {
     PublishAccessReplica(Box<AccessReplica>),
     /// Puts the overrides file in force as it stands now (OVR-02).
     ReloadExternalConfig,
+    /// Takes what was found after a restore into the record, as it runs (STORE-11).
+    AdoptInstance {
+        /// Where it runs.
+        node_id: NodeId,
+        /// Job and role.
+        key: InstanceKey,
+        /// Which start; none where the node has one of that key.
+        start_id: Option<StartId>,
+    },
     /// Puts a bundle under its creator's lease, or renews that lease (LEASE-15).
     RenewBundleLease {
         /// The bundle.
@@ -354,6 +366,7 @@ impl Call {
             Self::PublishAccessReplica(_) => "PublishAccessReplica",
             Self::ReloadExternalConfig => "ReloadExternalConfig",
             Self::AbortMigration { .. } => "AbortMigration",
+            Self::AdoptInstance { .. } => "AdoptInstance",
             Self::RenewBundleLease { .. } => "RenewBundleLease",
             Self::PauseLeases { .. } => "PauseLeases",
             Self::ResumeLeases { .. } => "ResumeLeases",
@@ -461,8 +474,13 @@ pub enum Reply {
         /// Nodes that did not confirm in time.
         not_acknowledged: Vec<NodeId>,
     },
-    /// Leases run again, so many of jobs (LEASE-12).
-    LeasesResumed(u32),
+    /// Leases of jobs run again (LEASE-12).
+    LeasesResumed {
+        /// So many.
+        leases: u32,
+        /// Nodes that did not confirm in time.
+        not_acknowledged: Vec<NodeId>,
+    },
 }
 
 /// Status of a refusal; the gRPC codes that the Manager uses.

@@ -232,6 +232,9 @@ pub struct NodeInfo {
     pub terminate_attempts: u32,
     /// The last error of the provider.
     pub last_error: String,
+    /// What was found on it after a restore and the record does not know (STORE-11).
+    #[serde(default)]
+    pub unrecorded: Vec<InstanceKey>,
 }
 
 /// How often a worker started services of one instance again by itself (EVT-09).

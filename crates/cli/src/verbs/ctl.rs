@@ -10,7 +10,7 @@ use greenroom_sdk::proto::convert::call::REQUEST_ID_METADATA;
 use prost::Message;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
-    ServiceDescriptor,
+    ServiceDescriptor, Value,
 };
 use serde::de::DeserializeSeed;
 use tonic::client::Grpc;
@@ -42,6 +42,9 @@ pub(crate) struct Ctl {
     /// Under this id a changing call takes effect once, however often it is made.
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+    /// Print secrets instead of ***.
+    #[arg(long)]
+    show_secrets: bool,
     #[command(flatten)]
     reach: Reach,
 }
@@ -80,10 +83,12 @@ impl Ctl {
         let refused = |status: Status| refused(&url, &status);
         if method.is_server_streaming() {
             let answer = grpc.server_streaming(request, path, codec).await;
-            print_all(output, answer.map_err(refused)?.into_inner(), refused).await
+            let messages = answer.map_err(refused)?.into_inner();
+            print_all(output, messages, self.show_secrets, refused).await
         } else {
             let answer = grpc.unary(request, path, codec).await;
-            print(output, &answer.map_err(refused)?.into_inner())
+            let answer = answer.map_err(refused)?.into_inner();
+            print(output, shown(answer, self.show_secrets))
         }
     }
 
@@ -128,7 +133,45 @@ fn read(method: &MethodDescriptor, json: &str) -> Result<DynamicMessage, Failure
         })
 }
 
-fn print(output: Output, message: &DynamicMessage) -> Outcome {
+/// Fields that hold what nobody should find in a terminal's history. Tokens that a call was made for
+/// are not among them: who registers a slot asks for its token.
+const SECRETS: &[&str] = &[
+    "norsk.api.manager.DiscoveryFleet.leaf_token",
+    "norsk.api.manager.DiscoveryFleet.tier_secret",
+    "norsk.api.manager.DiscoveryFleet.tier_secret_alt",
+    "norsk.api.manager.ClusterNode.token",
+    "norsk.api.manager.ClusterMemberRegisterResponse.key_share",
+];
+
+/// A message with its secrets, or with stars for them (SEC-12).
+fn shown(mut message: DynamicMessage, secrets: bool) -> DynamicMessage {
+    if !secrets {
+        mask(&mut message);
+    }
+    message
+}
+
+fn mask(message: &mut DynamicMessage) {
+    for (field, value) in message.fields_mut() {
+        let is_secret = SECRETS.contains(&field.full_name());
+        match value {
+            Value::String(text) if is_secret && !text.is_empty() => "***".clone_into(text),
+            Value::Bytes(bytes) if is_secret && !bytes.is_empty() => *bytes = "***".into(),
+            Value::Message(inner) => mask(inner),
+            Value::List(values) => values.iter_mut().for_each(mask_within),
+            Value::Map(values) => values.values_mut().for_each(mask_within),
+            _ => {}
+        }
+    }
+}
+
+fn mask_within(value: &mut Value) {
+    if let Value::Message(inner) = value {
+        mask(inner);
+    }
+}
+
+fn print(output: Output, message: DynamicMessage) -> Outcome {
     // Fields with their type's empty value are told too: a reader need not know which there are.
     let options = SerializeOptions::new().skip_default_fields(false);
     let value = message
@@ -140,10 +183,11 @@ fn print(output: Output, message: &DynamicMessage) -> Outcome {
 async fn print_all(
     output: Output,
     mut messages: Streaming<DynamicMessage>,
+    show_secrets: bool,
     refused: impl Fn(Status) -> Failure,
 ) -> Outcome {
     while let Some(message) = messages.message().await.map_err(&refused)? {
-        print(output, &message)?;
+        print(output, shown(message, show_secrets))?;
     }
     Ok(())
 }
@@ -229,6 +273,54 @@ mod tests {
                 hint.starts_with(&format!("{} takes ", method.name())),
                 "{hint}"
             );
+        }
+    }
+
+    // spec: SEC-12
+    #[test]
+    fn secrets_in_answers_are_stars_unless_they_are_asked_for() {
+        let service = service().unwrap();
+        let pool = service.parent_pool();
+        for name in SECRETS {
+            let (message, field) = name.rsplit_once('.').unwrap();
+            let message = pool.get_message_by_name(message);
+            let message = message.unwrap_or_else(|| panic!("{name} is no field of the interface"));
+            assert!(message.get_field_by_name(field).is_some(), "{name}");
+        }
+        let method = |name: &str| service.methods().find(|it| it.name() == name).unwrap();
+        let answer = |name: &str, json: &str| {
+            let mut reader = serde_json::Deserializer::from_str(json);
+            DynamicMessage::deserialize(method(name).output(), &mut reader).unwrap()
+        };
+        for (name, json) in [
+            (
+                "GetDiscoveryFleet",
+                r#"{"fleet":{"addresses":["a:1"],"leafToken":"s3cr3t","tierSecret":"s3cr3t","tierSecretAlt":"s3cr3t"}}"#,
+            ),
+            (
+                "RotateDiscoveryTierSecret",
+                r#"{"fleet":{"tierSecret":"s3cr3t"}}"#,
+            ),
+            (
+                "PublishDiscoveryFleet",
+                r#"{"fleet":{"leafToken":"s3cr3t"}}"#,
+            ),
+            (
+                "ListClusterNodes",
+                r#"{"nodes":[{"nodeId":"n","token":"s3cr3t"}]}"#,
+            ),
+            (
+                "ClusterMemberRegister",
+                r#"{"nodeId":"n","keyShare":"czNjcjN0"}"#,
+            ),
+        ] {
+            let answer = answer(name, json);
+            let told = format!("{:?}", shown(answer.clone(), false));
+            assert!(
+                !told.contains("s3cr3t") && told.contains("***"),
+                "{name}: {told}"
+            );
+            assert_eq!(shown(answer.clone(), true), answer);
         }
     }
 

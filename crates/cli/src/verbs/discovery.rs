@@ -45,6 +45,10 @@ struct Publish {
     /// File of the secret that every node shows.
     #[arg(long, value_name = "FILE")]
     leaf_token_file: Option<PathBuf>,
+    /// Put the leaf token of that file in force although there is one. Nodes are told at once; jobs keep
+    /// the old one until their next start.
+    #[arg(long, requires = "leaf_token_file")]
+    replace_leaf_token: bool,
     /// File of the secret by which servers tell nodes apart.
     #[arg(long, value_name = "FILE")]
     tier_secret_file: Option<PathBuf>,
@@ -135,7 +139,13 @@ impl Publish {
             tier_secret: secret(&self.tier_secret_file, kept.map(|it| &it.tier_secret))?,
             ..DiscoveryFleet::default()
         };
-        let published = client.publish_discovery_fleet(fleet, self.by).await?;
+        if let Some(kept) = kept {
+            refuse_untaken(kept, &fleet, self.replace_leaf_token)?;
+        }
+        let published = match self.replace_leaf_token {
+            true => client.replace_discovery_leaf_token(fleet, self.by).await?,
+            false => client.publish_discovery_fleet(fleet, self.by).await?,
+        };
         let fleet = shown(&published.fleet, self.show_secrets);
         let mut told = as_json(&fleet);
         told["secretsKept"] = json!(published.secrets_kept);
@@ -193,6 +203,25 @@ impl Rotate {
 
 // === helpers ===
 
+/// A secret that was named and would not be put in force is refused before anything is changed.
+fn refuse_untaken(
+    known: &DiscoveryFleet,
+    wanted: &DiscoveryFleet,
+    replaces: bool,
+) -> Result<(), Failure> {
+    let refused = |what: &str, hint: &str| {
+        let text = format!("another {what} is in force, and a publish does not change it");
+        Err(Failure::failed(text).hint(hint).because("secrets_kept"))
+    };
+    if wanted.tier_secret != known.tier_secret {
+        return refused("tier secret", "`greenroom discovery rotate` changes it");
+    }
+    if wanted.leaf_token != known.leaf_token && !replaces {
+        return refused("leaf token", "--replace-leaf-token puts this one in force");
+    }
+    Ok(())
+}
+
 /// A secret of a file: its one line.
 fn read_secret(file: &Path) -> Result<String, Failure> {
     let (name, text) = read_text(file).map_err(|problem| refuse(&[problem]))?;
@@ -233,4 +262,30 @@ fn as_text(fleet: &DiscoveryFleet) -> String {
         lines.push(format!("other secret {} ({phase})", fleet.tier_secret_alt));
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: DISC-02
+    #[test]
+    fn a_secret_that_would_not_be_taken_is_refused() {
+        let fleet = |leaf: &str, tier: &str| DiscoveryFleet {
+            leaf_token: leaf.to_owned(),
+            tier_secret: tier.to_owned(),
+            ..DiscoveryFleet::default()
+        };
+        let known = fleet("leaf", "tier");
+        let hint = |wanted: DiscoveryFleet, replaces: bool| {
+            let refused = refuse_untaken(&known, &wanted, replaces);
+            refused.err().and_then(|failure| failure.hint)
+        };
+        assert_eq!(hint(fleet("leaf", "tier"), false), None);
+        assert_eq!(hint(fleet("other", "tier"), true), None);
+        let leaf = hint(fleet("other", "tier"), false).unwrap();
+        assert!(leaf.contains("--replace-leaf-token"), "{leaf}");
+        let tier = hint(fleet("leaf", "other"), true).unwrap();
+        assert!(tier.contains("discovery rotate"), "{tier}");
+    }
 }

@@ -51,16 +51,14 @@ pub(crate) fn read_text(file: &Path) -> Result<(String, String), Problem> {
         path: String::new(),
         message,
     };
-    let mut bytes = Vec::new();
-    let limit = TEXT_MAX as u64 + 1;
     let read = if is_stdin {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+        let mut bytes = Vec::new();
+        let mut stdin = std::io::stdin().lock().take(TEXT_MAX as u64 + 1);
+        stdin.read_to_end(&mut bytes).map(|_| bytes)
     } else {
-        std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut bytes))
+        greenroom_tls::read_file_upto(file, TEXT_MAX)
     };
-    if let Err(error) = read {
-        return Err(problem(None, format!("cannot be read: {error}")));
-    }
+    let bytes = read.map_err(|error| problem(None, format!("cannot be read: {error}")))?;
     if bytes.len() > TEXT_MAX {
         let mib = TEXT_MAX / (1024 * 1024);
         return Err(problem(None, format!("it is larger than {mib} MiB")));

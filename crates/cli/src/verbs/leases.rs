@@ -1,8 +1,8 @@
 //! `greenroom leases`: who holds which lease, and the pause of all of them (LEASE-10 to LEASE-14).
 
 use clap::{Args, Subcommand};
-use greenroom_sdk::PausedLeases;
 use greenroom_sdk::types::stream::LeaseStatus;
+use greenroom_sdk::{PausedLeases, ResumedLeases};
 use serde_json::json;
 
 use super::connect::Manager;
@@ -94,15 +94,30 @@ impl Pause {
 impl Resume {
     async fn run(self) -> Outcome {
         let client = self.manager.connect().await?;
-        let leases = client.resume_leases(self.by).await?;
+        let resumed = client.resume_leases(self.by).await?;
+        let told = json!({
+            "leases": resumed.leases,
+            "notAcknowledged": resumed.not_acknowledged,
+        });
         let output = Output {
             json: self.manager.json,
         };
-        output.either(&json!({"leases": leases}), || match leases {
-            1 => "leases run again; 1 is held".to_owned(),
-            n => format!("leases run again; {n} are held"),
-        })
+        output.either(&told, || resume_in_words(&resumed))
     }
+}
+
+fn resume_in_words(resumed: &ResumedLeases) -> String {
+    let mut text = match resumed.leases {
+        1 => "leases run again; 1 is held".to_owned(),
+        n => format!("leases run again; {n} are held"),
+    };
+    for node_id in &resumed.not_acknowledged {
+        text.push_str(&format!(
+            "\nnode {node_id} has not confirmed: what is leased there runs on until it is heard, and may \
+             meanwhile be started elsewhere"
+        ));
+    }
+    text
 }
 
 fn pause_in_words(paused: &PausedLeases) -> String {
@@ -202,7 +217,7 @@ mod tests {
         }
     }
 
-    // spec: LEASE-10
+    // spec: LEASE-10, LEASE-12
     #[test]
     fn nodes_that_did_not_confirm_are_named() {
         let paused = PausedLeases {
@@ -210,5 +225,11 @@ mod tests {
             not_acknowledged: vec!["studio-2".into()],
         };
         assert!(pause_in_words(&paused).contains("node studio-2 has not confirmed"));
+        let resumed = ResumedLeases {
+            leases: 2,
+            not_acknowledged: vec!["studio-2".into()],
+        };
+        let text = resume_in_words(&resumed);
+        assert!(text.starts_with("leases run again; 2 are held\nnode studio-2 has not confirmed"));
     }
 }

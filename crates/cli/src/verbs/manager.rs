@@ -10,7 +10,7 @@ use greenroom_manager::{
     AuthSettings, CertificateRole, License, ListenSettings, MetricsSettings, OVERRIDES_FILE,
     Running, Settings, SignedSettings, StartError, StatusLog, TlsFiles,
 };
-use greenroom_manifest::manager::{Asks, ManagerFile, RoleName};
+use greenroom_manifest::manager::{Asks, ManagerFile, Nodes, RoleName, Within};
 use greenroom_sdk::types::Millis;
 use greenroom_store::{FatalError, OpenError, ProposeError};
 
@@ -19,9 +19,6 @@ use super::media::chain;
 use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::Output;
 use crate::signals::Signals;
-
-/// Three of the messages that a worker sends by itself each second (MNODE-09).
-const SILENCE_MIN_MS: u64 = 3_000;
 
 /// Run a Manager, which keeps the record of bundles, jobs and nodes, and speaks with workers.
 #[derive(Debug, Args)]
@@ -201,27 +198,53 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
         signature: written.workers.signature,
     };
     settings.secrets_key_file = written.secrets_key_file.as_ref().map(from_here);
+    put_waits(&mut settings, &written.nodes);
+    if let Some(mib) = written.store.min_free_mb {
+        settings.min_free_bytes = mib.get() << 20;
+    }
+    if let Some(ms) = written.store.unrecorded_ms {
+        settings.waits.unrecorded_ms = Millis(ms.get());
+    }
+    if let Some(ms) = written.backup.every_ms {
+        settings.backup_every = Duration::from_millis(ms.get());
+    }
+    if let Some(keep) = written.backup.keep {
+        settings.backup_keep = usize::try_from(keep.get()).unwrap_or(usize::MAX);
+    }
+    if let Some(entries) = written.history.max_entries {
+        let entries = usize::try_from(entries.get()).unwrap_or(usize::MAX);
+        settings.ledger.history_max_entries = entries;
+    }
     if let Some(leases) = written.leases {
         settings.lease_pause_max = Duration::from_millis(leases.max_pause_ms);
     }
-    let nodes = written.nodes.unwrap_or_default();
-    if let Some(ms) = nodes.silence_ms {
-        if ms < SILENCE_MIN_MS {
-            let text = format!(
-                "{name}: nodes.silenceMs: {ms} is less than {SILENCE_MIN_MS}, three messages of a worker"
-            );
-            return Err(Failure::bad_input(text));
-        }
-        settings.links.silence = Duration::from_millis(ms);
-    }
-    let waits = [
-        (&mut settings.waits.drop_grace_ms, nodes.drop_grace_ms),
-        (&mut settings.waits.keepalive_ms, nodes.keepalive_ms),
-    ];
-    for (wait, written) in waits {
-        *wait = written.map_or(*wait, Millis);
-    }
     Ok(settings)
+}
+
+/// What the file says of waits for nodes; the rest stays as it is.
+fn put_waits(settings: &mut Settings, nodes: &Nodes) {
+    fn put<const LEAST: u64, const MOST: u64>(
+        wait: &mut Millis,
+        written: Option<Within<LEAST, MOST>>,
+    ) {
+        if let Some(written) = written {
+            *wait = Millis(written.get());
+        }
+    }
+    let waits = &mut settings.waits;
+    put(&mut waits.drop_grace_ms, nodes.drop_grace_ms);
+    put(&mut waits.keepalive_ms, nodes.keepalive_ms);
+    put(&mut waits.pending_ms, nodes.pending_ms);
+    put(&mut waits.startup_ms, nodes.startup_ms);
+    put(&mut waits.hello_ms, nodes.hello_ms);
+    put(&mut waits.duplicate_ms, nodes.duplicate_ms);
+    put(&mut settings.ledger.idle_expiry_ms, nodes.idle_expiry_ms);
+    if let Some(silence) = nodes.silence_ms {
+        settings.links.silence = Duration::from_millis(silence.get());
+    }
+    // An open stream is closed later than the keeper ends a node whose first hello does not come.
+    let hello = Duration::from_millis(settings.waits.hello_ms.0) + Duration::from_secs(10);
+    settings.links.hello = hello;
 }
 
 /// The role that a file names.
@@ -246,6 +269,7 @@ fn refused(error: &StartError) -> Failure {
         StartError::Listen { .. } => Exit::AddressTaken,
         StartError::Insecure { .. }
         | StartError::MetricsOpen { .. }
+        | StartError::Namespace(_)
         | StartError::Tls(_)
         | StartError::Auth(_) => Exit::BadInput,
         StartError::SecretsKey(_) => Exit::WrongKey,
@@ -311,6 +335,47 @@ async fn serve(running: Running, mut signals: Signals) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // spec: MNODE-06, MNODE-09, MNODE-11, MNODE-12, MNODE-16, STORE-05, STORE-09, STORE-11, HIST-05
+    #[test]
+    fn every_number_of_the_file_comes_into_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("manager.yaml");
+        let text = "\
+nodes:
+  {silenceMs: 5001, dropGraceMs: 3001, keepaliveMs: 3002, pendingMs: 3003, startupMs: 3004,
+   helloMs: 50000, idleExpiryMs: 3006, duplicateMs: 30007}
+store: {minFreeMb: 3, unrecordedMs: 3008}
+backup: {everyMs: 60001, keep: 5}
+history: {maxEntries: 101}
+";
+        std::fs::write(&file, text).unwrap();
+        let read = read_settings(&file).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let waits = &read.waits;
+        let told = [
+            waits.drop_grace_ms,
+            waits.keepalive_ms,
+            waits.pending_ms,
+            waits.startup_ms,
+            waits.hello_ms,
+            read.ledger.idle_expiry_ms,
+            waits.duplicate_ms,
+            waits.unrecorded_ms,
+        ];
+        let expected = [3_001, 3_002, 3_003, 3_004, 50_000, 3_006, 30_007, 3_008];
+        assert_eq!(told.map(|it| it.0), expected);
+        assert_eq!(read.links.silence, Duration::from_millis(5_001));
+        assert_eq!(read.links.hello, Duration::from_secs(60));
+        assert_eq!((read.min_free_bytes, read.backup_keep), (3 << 20, 5));
+        assert_eq!(read.backup_every, Duration::from_millis(60_001));
+        assert_eq!(read.ledger.history_max_entries, 101);
+        std::fs::write(&file, "{}").unwrap();
+        let plain = read_settings(&file).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let default = Settings::new(DATA_DIR, DEFAULT_LISTEN);
+        assert_eq!(plain.waits, default.waits);
+        assert_eq!(plain.links.silence, default.links.silence);
+        assert_eq!(plain.links.hello, default.links.hello);
+    }
 
     // spec: OVR-01
     #[test]

@@ -215,6 +215,6 @@ fn folder(dir: &Path, paths: &mut Vec<PathBuf>) -> Outcome {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
+    greenroom_tls::read_text_file(path)
         .map_err(|error| Failure::bad_input(format!("{}: cannot be read: {error}", path.display())))
 }

@@ -130,6 +130,9 @@ struct Run {
     /// How many images are pulled ahead of jobs at a time.
     #[arg(long, default_value_t = 2, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=16))]
     pull_parallel: u8,
+    /// Jobs are stopped when no Manager takes this worker's token for this long, in milliseconds.
+    #[arg(long, default_value_t = 60_000, value_name = "MS")]
+    orphan_ms: u64,
     /// How long an image is tried for while its registry cannot be reached, in milliseconds.
     #[arg(long, default_value_t = 300_000, value_name = "MS")]
     pull_tries_ms: u64,
@@ -233,6 +236,7 @@ impl Run {
         config.host_paths = self.host_paths;
         config.migration_step = Millis(self.migration_step_ms);
         config.pull_parallel = self.pull_parallel.into();
+        config.orphan = Millis(self.orphan_ms);
         config.pull_tries = Millis(self.pull_tries_ms);
         config.cloud = match self.cloud {
             Cloud::Auto => greenroom_worker::Cloud::Auto,
@@ -286,7 +290,7 @@ fn trust(ca: Option<&std::path::Path>, pins: &[String]) -> Result<Option<Trust>,
 }
 
 fn read_token(file: &std::path::Path) -> Result<Secret, Failure> {
-    let text = std::fs::read_to_string(file)
+    let text = greenroom_tls::read_text_file(file)
         .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", file.display())))?;
     let token: greenroom_auth::SlotToken = text
         .trim()

@@ -9,5 +9,6 @@ mod update;
 mod verdict;
 
 pub(crate) use delete::GRACE;
+pub(crate) use start::check_startable;
 pub(crate) use stop::grace;
 pub(crate) use verdict::REASON_BYTES;

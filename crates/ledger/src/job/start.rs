@@ -36,6 +36,7 @@ impl Ledger {
         let node = self.wanted_node(&start.node_id)?;
         let key = InstanceKey::new(start.job_id.clone(), start.role.clone());
         self.check_key_free(&key, &start.node_id)?;
+        self.check_none_unrecorded(&key)?;
         check_gpu(node, start.gpu_index)?;
         check_migration_state(record, &start)?;
         let lease = record.view.job.lease;
@@ -119,7 +120,11 @@ impl Ledger {
     }
 
     /// JOB-14: at most one live instance of a key.
-    fn check_key_free(&self, key: &InstanceKey, node_id: &NodeId) -> Result<(), Refusal> {
+    pub(crate) fn check_key_free(
+        &self,
+        key: &InstanceKey,
+        node_id: &NodeId,
+    ) -> Result<(), Refusal> {
         let Some(live) = self.live_instance(key) else {
             return Ok(());
         };
@@ -145,7 +150,7 @@ impl Ledger {
     }
 
     /// JOB-30, JOB-05.
-    fn media_image(&self, record: &JobRecord, node: &Node) -> Result<String, Refusal> {
+    pub(crate) fn media_image(&self, record: &JobRecord, node: &Node) -> Result<String, Refusal> {
         let job = &record.view.job;
         let provider = node.provider_name();
         let of_settings = self.config.media_images.get(provider);
@@ -186,7 +191,7 @@ impl Ledger {
     }
 
     /// A lost instance is over once a newer start of its key is accepted (MNODE-12).
-    fn supersede_lost(&mut self, out: &mut Out, key: &InstanceKey) {
+    pub(crate) fn supersede_lost(&mut self, out: &mut Out, key: &InstanceKey) {
         let lost: Vec<StartId> = self
             .jobs
             .get(&key.job_id)
@@ -279,7 +284,7 @@ fn check_knows_leases(node: &Node) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_startable(record: &JobRecord) -> Result<(), Refusal> {
+pub(crate) fn check_startable(record: &JobRecord) -> Result<(), Refusal> {
     let job_id = &record.view.job.job_id;
     if record.deleting {
         return Err(failed(

@@ -128,7 +128,8 @@ impl LeaseClock {
                 Subject::Lease(key) => self.see_lease(now, ledger, key),
                 Subject::BundleLease(bundle_id) => self.see_bundle(now, ledger, bundle_id),
                 Subject::LeasePause => self.see_pause(now, ledger),
-                Subject::Node(_) | Subject::Instance(_) | Subject::Bundle(_) => {}
+                Subject::Node(_) | Subject::Instance(_) | Subject::Bundle(_) | Subject::Restore => {
+                }
             }
         }
     }
@@ -149,6 +150,11 @@ impl LeaseClock {
                 && lease.state == LeaseState::Held
         });
         let Some(lease) = lease else {
+            // The record was restored and knows no lease of its job: nobody else is granted one
+            // meanwhile (STORE-11).
+            if ledger.is_kept(node_id, &held.start_id) {
+                return Refreshed::For(greenroom_types::job::LeasePolicy::default().ttl_ms);
+            }
             return Refreshed::Superseded;
         };
         self.see_lease(now, ledger, &held.key);

@@ -234,19 +234,26 @@ impl Ledger {
         self.drop_over_leases(out, key);
         self.fence += 1;
         out.meta = true;
+        let fence = self.fence;
         let lease = Lease {
             key: key.clone(),
             start_id: start_id.clone(),
             node_id: node_id.clone(),
-            fence: self.fence,
+            fence,
             ttl_ms: policy.ttl_ms,
             grace_ms: policy.grace_ms,
             state: LeaseState::Held,
             mark: 0,
         };
+        self.put_lease(out, lease);
+        fence
+    }
+
+    /// Records a lease and tells of it.
+    pub(crate) fn put_lease(&mut self, out: &mut Out, lease: Lease) {
+        let key = lease.key.clone();
         self.leases.insert(key.clone(), lease);
-        self.tell_lease(out, key);
-        self.fence
+        self.tell_lease(out, &key);
     }
 
     /// Leases of the slot that are over go as soon as somebody else may run: whoever had one has no

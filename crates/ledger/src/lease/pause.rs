@@ -55,9 +55,10 @@ impl Ledger {
             .values()
             .filter(|lease| lease.state == LeaseState::Held)
             .count();
-        Ok(Reply::LeasesResumed(
-            u32::try_from(held).unwrap_or(u32::MAX),
-        ))
+        Ok(Reply::LeasesResumed {
+            leases: u32::try_from(held).unwrap_or(u32::MAX),
+            not_acknowledged: Vec::new(),
+        })
     }
 
     fn set_pause(&mut self, out: &mut Out, pause: Option<LeasePause>, by: &str) {

@@ -233,6 +233,7 @@ pub(crate) fn new_node(
         batches: BTreeMap::new(),
         idle_expiry_ms: None,
         idle_mark: 0,
+        strays: Default::default(),
         inventory: None,
     }
 }

@@ -25,6 +25,7 @@ impl Ledger {
         };
         let (mut picture, _) = picture.sanitised();
         picture.reachable = node.is_running();
+        picture.cordoned |= node.strays.values().any(|stray| stray.overdue);
         if node.inventory.as_deref() == Some(&picture) {
             return;
         }

@@ -50,21 +50,28 @@ impl Ledger {
         detail: &str,
         park: bool,
     ) {
+        let stop = NodeStop {
+            reason: NodeStoppingReason::UserRequested,
+            detail: detail.to_owned(),
+            code: String::new(),
+        };
+        self.end_wanted(out, node_id, stop, park);
+    }
+
+    /// The same, for a reason of the Manager's own.
+    pub(crate) fn end_wanted(
+        &mut self,
+        out: &mut Out,
+        node_id: &NodeId,
+        stop: NodeStop,
+        park: bool,
+    ) {
         let Some(node) = self.nodes.get(node_id) else {
             return;
         };
         let (state, elastic) = (node.state, node.is_elastic());
-        self.begin_node_stop(
-            out,
-            node_id,
-            NodeStop {
-                reason: NodeStoppingReason::UserRequested,
-                detail: detail.to_owned(),
-                code: String::new(),
-            },
-            StopReason::NodeTerminated,
-            NodeFate::Ended(SHUTDOWN),
-        );
+        let (reason, fate) = (StopReason::NodeTerminated, NodeFate::Ended(SHUTDOWN));
+        self.begin_node_stop(out, node_id, stop, reason, fate);
         let busy = self.on_node.contains_key(node_id);
         if state == NodeState::Running {
             out.order(
@@ -117,6 +124,7 @@ impl Ledger {
         });
         node.stop = Some(stop);
         node.awaiting = None;
+        self.forget_strays(out, node_id);
         self.note(out, "node_stopping", &payload);
         self.turn_node(out, node_id, NodeState::Stopping);
         self.settle_batches(out, node_id);
@@ -141,6 +149,7 @@ impl Ledger {
         let (gone, elastic, given_up) = (node.machine_gone, node.is_elastic(), node.given_up);
         node.stopped_at = Some(out.at);
         node.awaiting = None;
+        self.forget_strays(out, node_id);
         self.turn_node(out, node_id, NodeState::Stopped);
         out.event(StreamEvent::NodeStopped {
             node_id: node_id.clone(),

@@ -81,7 +81,9 @@ impl World {
             assert!(applied.rows.is_empty() && applied.touched.is_empty());
             assert!(applied.audit.is_empty());
         }
-        let mut seq = before.seq();
+        // A new epoch counts anew.
+        let is_same = before.epoch() == self.ledger.epoch();
+        let mut seq = if is_same { before.seq() } else { 0 };
         for change in &applied.changes {
             assert_eq!(change.seq, seq + 1, "seq grows by one");
             seq = change.seq;

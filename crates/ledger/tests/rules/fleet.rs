@@ -26,6 +26,7 @@ fn fleet(addresses: &[&str], leaf: &str, tier: &str) -> DiscoveryFleet {
 
 fn publish(fleet: DiscoveryFleet) -> Call {
     Call::PublishDiscoveryFleet {
+        replace_leaf_token: false,
         fleet,
         by: "anna".to_owned(),
     }
@@ -88,7 +89,10 @@ fn a_fleet_is_published_with_addresses_and_two_secrets() {
     bad(fleet(&[], "leaf", "tier"), "bad_address");
     bad(fleet(&["a:1", "b"], "leaf", "tier"), "bad_address");
     bad(fleet(&["a:0"], "leaf", "tier"), "bad_address");
-    bad(fleet(&["a:1"; 17], "leaf", "tier"), "bad_address");
+    let many: Vec<String> = (1..=17).map(|port| format!("a:{port}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    bad(fleet(&many, "leaf", "tier"), "bad_address");
+    bad(fleet(&["a:1"; 2], "leaf", "tier"), "bad_address");
     let mut single = fleet(&[], "leaf", "tier");
     single.address = "::1:80".to_owned();
     bad(single.clone(), "bad_address");
@@ -112,8 +116,7 @@ fn a_fleet_is_published_with_addresses_and_two_secrets() {
         (stored.leaf_token.as_str(), stored.tier_secret.as_str()),
         ("leaf", "tier")
     );
-    w.call(publish(fleet(&["a:1"; 16], "leaf", "tier")))
-        .unwrap();
+    w.call(publish(fleet(&many[..16], "leaf", "tier"))).unwrap();
 }
 
 // spec: DISC-02
@@ -137,6 +140,40 @@ fn the_first_publish_fixes_the_secrets_and_the_newest_the_addresses() {
         };
         assert_eq!(again, told);
     }
+}
+
+// spec: DISC-02, DISC-01
+#[test]
+fn a_leaf_token_is_replaced_when_that_is_asked_for_and_every_node_is_told() {
+    let mut w = World::new();
+    w.node("n1");
+    w.call(publish(fleet(&["a:1"], "leaf", "tier"))).unwrap();
+    let replace = |leaf: &str| Call::PublishDiscoveryFleet {
+        replace_leaf_token: true,
+        fleet: fleet(&["a:1"], leaf, "tier"),
+        by: "anna".to_owned(),
+    };
+    let reply = w.call(replace("next")).unwrap();
+    let told = Reply::Discovery {
+        fleet: DiscoveryFleet {
+            address: "a:1".to_owned(),
+            ..fleet(&["a:1"], "next", "tier")
+        },
+        secrets_kept: false,
+    };
+    assert_eq!(reply, told);
+    assert_eq!(w.last_orders(), ["n1: discovery 2"]);
+    w.call(replace("next")).unwrap();
+    assert!(w.last_orders().is_empty(), "it is in force already");
+    w.call(rotate(RotationStep::Stage, "soon")).unwrap();
+    for taken in ["tier", "soon"] {
+        let refusal = w.call(replace(taken)).unwrap_err();
+        assert_eq!(refusal.reason, "tier_secret_equals_leaf_token", "{taken}");
+    }
+    let twice = w.call(publish(fleet(&["a:1", "b:1", "a:1"], "next", "tier")));
+    let refusal = twice.unwrap_err();
+    assert_eq!(refusal.reason, "bad_address");
+    assert_eq!(refusal.details["path"], "fleet.addresses[2]".into());
 }
 
 // spec: DISC-03

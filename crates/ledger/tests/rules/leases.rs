@@ -393,9 +393,21 @@ fn in_a_pause_nobody_takes_the_place_of_one_that_was_lost() {
     assert!(w.last.changes.is_empty() && w.last.orders.is_empty() && w.last.audit.is_empty());
     w.resume();
     assert_eq!(w.last_words(), ["paused false by bo"]);
-    assert_eq!(w.last.outcome, Ok(Reply::LeasesResumed(1)));
+    assert_eq!(
+        w.last.outcome,
+        Ok(Reply::LeasesResumed {
+            leases: 1,
+            not_acknowledged: Vec::new(),
+        })
+    );
     let again = w.call(Call::ResumeLeases { by: String::new() });
-    assert_eq!(again, Ok(Reply::LeasesResumed(1)));
+    assert_eq!(
+        again,
+        Ok(Reply::LeasesResumed {
+            leases: 1,
+            not_acknowledged: Vec::new(),
+        })
+    );
     assert!(w.last.changes.is_empty());
     // After the pause the loss counts, by the clock's word.
     assert_eq!(w.start_refused("primary", "n2"), "lease_held");

@@ -16,4 +16,5 @@ mod nodes;
 mod relay;
 mod rows;
 mod slots;
+mod strays;
 mod stream;

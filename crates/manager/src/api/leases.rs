@@ -4,7 +4,10 @@ use greenroom_ledger::Order;
 use greenroom_proto::convert::call::{Request as Wire, refuse};
 use greenroom_proto::convert::lease::write_lease_status;
 use greenroom_proto::convert::refusal::write_refusal;
-use greenroom_proto::manager::{GetLeaseStatusResponse, PauseLeasesRequest, PauseLeasesResponse};
+use greenroom_proto::manager::{
+    GetLeaseStatusResponse, PauseLeasesRequest, PauseLeasesResponse, ResumeLeasesRequest,
+    ResumeLeasesResponse,
+};
 use greenroom_types::call::{Call, Refusal, Reply};
 use tonic::Response;
 
@@ -21,35 +24,55 @@ impl ManagerApi {
     ) -> Result<Response<PauseLeasesResponse>, tonic::Status> {
         let call = Call::try_from(Wire::PauseLeases(request))
             .map_err(|error| write_refusal(&refuse(error)))?;
-        answered(self.pause_and_wait(caller, call).await)
+        answered(self.turn_and_wait(caller, call, true).await)
     }
 
-    async fn pause_and_wait(&self, caller: Caller, call: Call) -> Result<(u64, Reply), Refusal> {
+    /// ResumeLeases, likewise (LEASE-12).
+    pub(super) async fn resume(
+        &self,
+        caller: Caller,
+        request: ResumeLeasesRequest,
+    ) -> Result<Response<ResumeLeasesResponse>, tonic::Status> {
+        let call = Call::try_from(Wire::ResumeLeases(request))
+            .map_err(|error| write_refusal(&refuse(error)))?;
+        answered(self.turn_and_wait(caller, call, false).await)
+    }
+
+    async fn turn_and_wait(
+        &self,
+        caller: Caller,
+        call: Call,
+        pauses: bool,
+    ) -> Result<(u64, Reply), Refusal> {
         let engine = self.engine();
         let leases = engine.leases();
-        let paused_before = engine.read(|ledger| ledger.lease_pause().is_some());
-        if !paused_before {
+        let stood = engine.read(|ledger| ledger.lease_pause().is_some()) == pauses;
+        if !stood {
             leases.forget_all();
         }
         let (revision, reply) = engine.call(caller, call).await?;
-        let Reply::LeasesPaused { since, .. } = reply else {
-            return Ok((revision, reply));
-        };
         let audience = engine.pause_audience();
-        if paused_before {
+        if stood {
             // The commit changed nothing and told nobody; who missed the first word is told again.
             let order = engine.read(|ledger| ledger.pause_order());
-            for node_id in leases.unconfirmed(&audience) {
+            for node_id in leases.unconfirmed(&audience, pauses) {
                 let message = order.clone();
                 self.0
                     .links
                     .order(revision, Order::Worker { node_id, message });
             }
         }
-        let not_acknowledged = leases.await_confirmed(&audience).await;
-        let reply = Reply::LeasesPaused {
-            since,
-            not_acknowledged,
+        let not_acknowledged = leases.await_confirmed(&audience, pauses).await;
+        let reply = match reply {
+            Reply::LeasesPaused { since, .. } => Reply::LeasesPaused {
+                since,
+                not_acknowledged,
+            },
+            Reply::LeasesResumed { leases, .. } => Reply::LeasesResumed {
+                leases,
+                not_acknowledged,
+            },
+            other => other,
         };
         Ok((revision, reply))
     }

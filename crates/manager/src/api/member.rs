@@ -155,7 +155,9 @@ fn check(url: &str, interval_ms: Option<u64>) -> Result<(), Refusal> {
         Err(Refusal::new(Status::InvalidArgument, reason, text).with("path", path))
     };
     if !url.is_empty() && !is_url(url) {
-        let text = format!("must be https:// or http:// with a host, of at most {URL_MAX} bytes");
+        let text = format!(
+            "must be https:// or http:// with a host, and a port of 1 to 65535 if any, of at most {URL_MAX} bytes"
+        );
         return refuse("bad_url", "url", text);
     }
     match interval_ms {
@@ -179,7 +181,15 @@ fn is_url(text: &str) -> bool {
     let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
     let plain = uri.authority().is_some_and(|it| !it.as_str().contains('@'));
     let host = uri.host().is_some_and(|host| !host.is_empty());
-    text.len() <= URL_MAX && is_web && plain && host
+    // An authority with a port that is no port parses all the same; what follows the host must be one.
+    let port = uri.authority().is_some_and(|it| {
+        let rest = it.as_str().strip_prefix(it.host()).unwrap_or("?");
+        match rest.strip_prefix(':') {
+            Some(digits) => digits.parse::<u16>().is_ok_and(|port| port > 0),
+            None => rest.is_empty(),
+        }
+    });
+    text.len() <= URL_MAX && is_web && plain && host && port
 }
 
 #[cfg(test)]
@@ -202,6 +212,10 @@ mod tests {
             "https://",
             "https:///x",
             "https://u:p@a",
+            "http://h:99999",
+            "http://h:0",
+            "http://h:",
+            "http://[::1]:65536",
             &long,
         ] {
             assert_eq!(reason(bad, None), Err("bad_url".to_owned()), "{bad}");

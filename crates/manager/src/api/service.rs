@@ -138,6 +138,14 @@ macro_rules! calls {
                 self.pause(caller, request.into_inner()).await
             }
 
+            async fn resume_leases(
+                &self,
+                request: Request<pb::ResumeLeasesRequest>,
+            ) -> Result<Response<pb::ResumeLeasesResponse>, Status> {
+                let caller = self.caller(&request)?;
+                self.resume(caller, request.into_inner()).await
+            }
+
             async fn get_lease_status(
                 &self,
                 request: Request<pb::GetLeaseStatusRequest>,
@@ -257,7 +265,7 @@ calls! {
     append_audit_entry(pb::AppendAuditEntryRequest) -> pb::AppendAuditEntryResponse = AppendAuditEntry;
     prune_audit_log(pb::PruneAuditLogRequest) -> pb::PruneAuditLogResponse = PruneAuditLog;
     publish_discovery_fleet(pb::PublishDiscoveryFleetRequest) -> pb::PublishDiscoveryFleetResponse = PublishDiscoveryFleet;
-    resume_leases(pb::ResumeLeasesRequest) -> pb::ResumeLeasesResponse = ResumeLeases;
+    adopt_instance(pb::AdoptInstanceRequest) -> () = AdoptInstance;
     renew_bundle_lease(pb::RenewBundleLeaseRequest) -> pb::RenewBundleLeaseResponse = RenewBundleLease;
     abort_migration(pb::AbortMigrationRequest) -> pb::AbortMigrationResponse = AbortMigration;
 }

@@ -114,7 +114,7 @@ impl Keys {
     pub(crate) fn load(settings: &AuthSettings) -> Result<Self, String> {
         let mut print = Vec::new();
         let mut read = |path: &std::path::Path| {
-            let text = std::fs::read_to_string(path)
+            let text = greenroom_tls::read_text_file(path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             print.extend(fingerprint(text.as_bytes()));
             Ok::<String, String>(text)

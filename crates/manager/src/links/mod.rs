@@ -7,6 +7,7 @@
 mod access;
 mod backoff;
 mod dial;
+mod pace;
 mod session;
 mod wire;
 

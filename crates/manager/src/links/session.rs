@@ -24,6 +24,7 @@ use tonic::Streaming;
 use super::Mail;
 use super::access::{self, Roles};
 use super::dial::Dialler;
+use super::pace::Pace;
 use super::wire::{self, Said};
 use crate::clock::wall;
 use crate::conductor;
@@ -334,12 +335,17 @@ impl Session<'_> {
         // worker's silence (MNODE-09).
         let mut silent = Duration::ZERO;
         let mut last_tick = Instant::now();
+        let mut pace = Pace::new(last_tick);
         let mut planes = self.dialler.engine.planes().subscribe();
         // Where control planes are is told at the hello, if anybody ever said (CTRL-02).
         if planes.borrow().version > 0 {
             planes.mark_changed();
         }
         loop {
+            let closed_until = pace.closed_until(Instant::now());
+            if closed_until.is_some() && pace.tell_once() {
+                tracing::warn!(node_id = %self.dialler.node_id, "a worker floods this Manager with messages and is slowed");
+            }
             // Orders go first: reports without end must not hold back a stop (LIM-08).
             tokio::select! {
                 biased;
@@ -379,14 +385,20 @@ impl Session<'_> {
                     }
                     silent += last_tick.elapsed().min(2 * TICK);
                     last_tick = Instant::now();
+                    if closed_until.is_some() {
+                        // It has more to say than is read: it is alive.
+                        silent = Duration::ZERO;
+                    }
                     if silent >= self.dialler.settings.silence {
                         tracing::warn!(node_id = %self.dialler.node_id, "worker silent; its stream is dropped");
                         return Ended::Dropped;
                     }
                 }
-                heard = self.inbox.message() => match heard {
+                () = tokio::time::sleep_until(closed_until.unwrap_or(last_tick)), if closed_until.is_some() => {}
+                heard = self.inbox.message(), if closed_until.is_none() => match heard {
                     Ok(Some(message)) => {
                         silent = Duration::ZERO;
+                        pace.count(Instant::now());
                         if let Err(ended) = self.hear(message).await {
                             return ended;
                         }

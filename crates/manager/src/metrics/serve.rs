@@ -1,20 +1,36 @@
 //! Serving the page and the health over HTTP.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{StatusCode, header};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tower::ServiceExt as _;
 
 use super::calls::Tally;
 use super::page;
 use crate::engine::Engine;
 use crate::server::StartError;
 use crate::settings::MetricsSettings;
+
+/// Connections served at a time; others wait to be taken.
+const CONNECTIONS_MAX: usize = 32;
+/// A request's head is there after this long, or the connection ends.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+/// A connection ends after this long, whatever it is at: a scraper asks once and reads at once.
+const CONNECTION_MAX: Duration = Duration::from_secs(20);
+/// What does not go on accepting is looked at again after this long.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// The page's server. It ends with its handle.
 pub(crate) struct MetricsServer {
@@ -83,16 +99,59 @@ impl MetricsServer {
             .route("/healthz", get(health))
             .route("/readyz", get(ready))
             .with_state(Shared { engine, tally });
-        let serving = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
-                tracing::error!(%error, "metrics are served no longer");
-            }
-        });
+        let serving = tokio::spawn(serve(listener, router));
         Self { address, serving }
     }
 
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+/// Takes connections, so many at a time, until it is dropped with all of them.
+async fn serve(listener: TcpListener, router: Router) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        // It is never closed.
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = router.clone();
+                connections.spawn(async move {
+                    answer(stream, router).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection for metrics could not be taken");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Answers one request of a connection.
+async fn answer(stream: TcpStream, router: Router) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
+        let router = router.clone();
+        async move {
+            let answered = router.oneshot(request.map(Body::new)).await;
+            Ok::<_, Infallible>(answered.unwrap_or_else(|never| match never {}))
+        }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_MAX, serving).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended early"),
+        Err(_) => tracing::debug!("a connection for metrics took too long and was cut off"),
     }
 }
 

@@ -16,14 +16,14 @@ use tonic::{Code, Status, Streaming};
 
 /// A subscriber without the SDK's help, so that the test sees every message and breaks it off
 /// where it likes.
-struct Raw {
+pub(crate) struct Raw {
     stream: Streaming<EventStreamEvent>,
-    mirror: Mirror,
+    pub(crate) mirror: Mirror,
     epoch: String,
-    seq: u64,
+    pub(crate) seq: u64,
 }
 
-fn asked(protocol: u32) -> EventStreamRequest {
+pub(crate) fn asked(protocol: u32) -> EventStreamRequest {
     EventStreamRequest {
         client_protocol: protocol,
         ..EventStreamRequest::default()
@@ -31,7 +31,7 @@ fn asked(protocol: u32) -> EventStreamRequest {
 }
 
 impl Raw {
-    async fn open(client: &Client, request: EventStreamRequest) -> Self {
+    pub(crate) async fn open(client: &Client, request: EventStreamRequest) -> Self {
         let mut raw = client
             .raw()
             .expect("a connection")
@@ -45,7 +45,7 @@ impl Raw {
         }
     }
 
-    async fn try_next(&mut self) -> Result<Stamped, Status> {
+    pub(crate) async fn try_next(&mut self) -> Result<Stamped, Status> {
         use prost::Message as _;
         let message = within("an event", self.stream.message()).await?;
         let message = message.expect("the stream does not end in silence");
@@ -56,17 +56,17 @@ impl Raw {
         Ok(decoded.stamped)
     }
 
-    async fn next(&mut self) -> Stamped {
+    pub(crate) async fn next(&mut self) -> Stamped {
         self.try_next().await.expect("an event")
     }
 
     /// Reads the snapshot to its end.
-    async fn snapshot(&mut self) {
+    pub(crate) async fn snapshot(&mut self) {
         while !matches!(self.next().await.event, StreamEvent::InitialDataComplete(_)) {}
     }
 
     /// Reads until a job of that id is shown, and gives the seqs on the way.
-    async fn until_job(&mut self, job_id: &str) -> Vec<u64> {
+    pub(crate) async fn until_job(&mut self, job_id: &str) -> Vec<u64> {
         let mut seqs = Vec::new();
         while !self.mirror.jobs.contains_key(job_id) {
             let stamped = self.next().await;
@@ -77,7 +77,7 @@ impl Raw {
         seqs
     }
 
-    fn resume(&self, request: EventStreamRequest) -> EventStreamRequest {
+    pub(crate) fn resume(&self, request: EventStreamRequest) -> EventStreamRequest {
         EventStreamRequest {
             resume: Some(EventStreamResume {
                 epoch: self.epoch.clone(),
@@ -89,7 +89,7 @@ impl Raw {
 }
 
 /// The answer to a resume: whether it goes on, and why not.
-async fn resumed(raw: &mut Raw) -> (bool, String) {
+pub(crate) async fn resumed(raw: &mut Raw) -> (bool, String) {
     match raw.next().await.event {
         StreamEvent::StreamResumed {
             complete, reason, ..
@@ -124,11 +124,11 @@ async fn bustle(manager: &TestManager, callers: u32, rounds: u32) {
     tasks.join_all().await;
 }
 
-const fn is_heartbeat(stamped: &Stamped) -> bool {
+pub(crate) const fn is_heartbeat(stamped: &Stamped) -> bool {
     matches!(stamped.event, StreamEvent::Heartbeat { .. })
 }
 
-fn gapless(from: u64, stamped: &[Stamped]) {
+pub(crate) fn gapless(from: u64, stamped: &[Stamped]) {
     let seqs: Vec<u64> = stamped
         .iter()
         .filter(|it| !is_heartbeat(it))

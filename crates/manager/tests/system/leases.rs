@@ -225,8 +225,8 @@ async fn a_pause_is_confirmed_survives_a_restart_and_is_ended() {
     );
     assert_eq!(status.leases[0].state, "paused_kept");
 
-    assert_eq!(client.resume_leases("bo").await.unwrap(), 1);
-    assert_eq!(client.resume_leases("bo").await.unwrap(), 1);
+    assert_eq!(client.resume_leases("bo").await.unwrap().leases, 1);
+    assert_eq!(client.resume_leases("bo").await.unwrap().leases, 1);
     worker
         .wait_order("the end of the pause", |order| match order {
             Received::LeasesPaused { paused: false, .. } => Some(()),
@@ -280,4 +280,43 @@ async fn a_bundle_whose_lease_runs_out_is_deleted() {
     assert!(entry.payload.contains("rehearsal"), "{}", entry.payload);
     let gone = client.renew_bundle_lease("rehearsal", ttl).await;
     assert_eq!(gone.unwrap_err().reason(), "unknown_bundle");
+}
+
+// spec: LEASE-12
+#[tokio::test]
+async fn a_resume_names_the_nodes_that_did_not_hear_it_and_tells_them_again() {
+    let manager = TestManager::start_with(TestManager::patient).await;
+    let client = manager.client().await;
+    let (deaf, other) = (manager.worker("deaf").await, manager.worker("n2").await);
+    client.pause_leases("switch", "ana").await.unwrap();
+    deaf.ignore_pauses();
+    let resumed = client.resume_leases("ana").await.unwrap();
+    assert_eq!(resumed.not_acknowledged, ["deaf".into()]);
+    let told = |worker: &FakeWorker| {
+        let orders = worker.orders();
+        let ends = orders
+            .iter()
+            .filter(|order| matches!(order, Received::LeasesPaused { paused: false, .. }));
+        ends.count()
+    };
+    assert_eq!((told(&deaf), told(&other)), (1, 1));
+    let again = client.resume_leases("ana").await.unwrap();
+    assert_eq!(again.not_acknowledged, ["deaf".into()]);
+    assert_eq!(
+        (told(&deaf), told(&other)),
+        (2, 1),
+        "who has not heard is told again"
+    );
+}
+
+// spec: LEASE-10
+#[tokio::test]
+async fn a_pause_without_a_reason_is_refused() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    for reason in ["", "  "] {
+        let refused = client.pause_leases(reason, "ana").await.unwrap_err();
+        assert_eq!(refused.reason(), "missing_field");
+    }
+    assert!(client.get_lease_status().await.unwrap().paused.is_none());
 }

@@ -4,6 +4,7 @@
 mod api;
 mod audit;
 mod events;
+mod fanout;
 mod fleet;
 mod hard;
 mod jobs;
@@ -15,6 +16,7 @@ mod phases;
 mod register;
 mod relay;
 mod replica;
+mod restored;
 mod security;
 
 use greenroom_sdk::types::StartId;

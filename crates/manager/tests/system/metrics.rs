@@ -205,3 +205,59 @@ async fn reflection_lists_the_extended_surface() {
         "{found:?}"
     );
 }
+
+// spec: API-21
+#[tokio::test]
+async fn whoever_says_nothing_is_let_go_and_keeps_no_scraper_away_for_ever() {
+    let manager = TestManager::start_with(anywhere).await;
+    let address = manager.running().metrics_address().expect("an address");
+    // More than are served at a time, each in the middle of its head.
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n")
+            .await
+            .expect("sent");
+        silent.push(stream);
+    }
+    let answered = within("an answer behind them", get(address, "/healthz")).await;
+    assert_eq!(answered.0, 200);
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let ended = within(
+            "the end of a silent connection",
+            stream.read_to_end(&mut rest),
+        )
+        .await;
+        // Told that it took too long, or cut off.
+        assert!(
+            ended.is_err() || !rest.starts_with(b"HTTP/1.1 200"),
+            "{rest:?}"
+        );
+    }
+}
+
+// spec: KV-09, API-20
+#[tokio::test]
+async fn a_namespace_that_can_be_none_is_no_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["", "Upper", "sys-own", &"x".repeat(64)] {
+        let mut settings = Settings::new(folder.path(), "127.0.0.1:0".parse().unwrap());
+        settings.kv_admin_namespaces = ["good".to_owned(), name.to_owned()].into();
+        let found = greenroom_manager::check(&settings);
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert!(
+            found[0].to_string().starts_with("kv.adminNamespaces: "),
+            "{}",
+            found[0]
+        );
+        let refused = greenroom_manager::start(settings, StatusLog::new()).await;
+        assert!(matches!(refused, Err(StartError::Namespace(_))), "{name}");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "nothing was made"
+        );
+    }
+}

@@ -77,53 +77,82 @@ pub enum Request {
     RotateDiscoveryTierSecret(manager::RotateDiscoveryTierSecretRequest),
     PublishAccessReplica(manager::PublishAccessReplicaRequest),
     ReloadExternalConfig(manager::ReloadExternalConfigRequest),
+    AdoptInstance(manager::AdoptInstanceRequest),
     RenewBundleLease(manager::RenewBundleLeaseRequest),
     PauseLeases(manager::PauseLeasesRequest),
     ResumeLeases(manager::ResumeLeasesRequest),
 }
 
-/// The minor with which a call arrived (HELLO-05): 0 for the published ones, none for a name that is no call.
+/// Calls and the minor with which each arrived (HELLO-05): 0 for the published ones.
+const CALLS: &[(&str, u32)] = &[
+    ("CreateStatusChannel", 0),
+    ("CreateJob", 0),
+    ("UpdateJob", 0),
+    ("DeleteJob", 0),
+    ("JobSearch", 0),
+    ("CreateAwsNode", 0),
+    ("CreateOciNode", 0),
+    ("UpdatePhysicalNode", 0),
+    ("TerminateNode", 0),
+    ("StartJob", 0),
+    ("StopJob", 0),
+    ("CompleteJob", 0),
+    ("EventStream", 0),
+    ("ListNodes", 1),
+    ("StartPreparedJob", 1),
+    ("MarkJobFailed", 1),
+    ("CreateBundle", 1),
+    ("UpdateBundle", 1),
+    ("DeleteBundle", 1),
+    ("GetBundle", 1),
+    ("ListBundles", 1),
+    ("StartBundleJob", 1),
+    ("StopBundleJob", 1),
+    ("SetBundleStopTime", 1),
+    ("SetNodeTags", 1),
+    ("RegisterClusterNode", 2),
+    ("DeregisterClusterNode", 2),
+    ("ListClusterNodes", 2),
+    ("SetClusterNodePool", 2),
+    ("RotateClusterNodeToken", 2),
+    ("ClusterMemberRegister", 2),
+    ("AbortMigration", 3),
+    ("NotifyMigrationGetState", 3),
+    ("NotifyMigrationCutoverReady", 3),
+    ("NotifyMigrationCutoverApply", 3),
+    ("KvGet", 5),
+    ("KvList", 5),
+    ("KvCommit", 5),
+    ("AppendAuditEntry", 5),
+    ("GetAuditLog", 5),
+    ("PruneAuditLog", 5),
+    ("RenewBundleLease", 6),
+    ("PauseLeases", 6),
+    ("ResumeLeases", 6),
+    ("GetLeaseStatus", 6),
+    ("PublishDiscoveryFleet", 4),
+    ("GetClusterStatus", 5),
+    ("GetDiscoveryFleet", 7),
+    ("RotateDiscoveryTierSecret", 7),
+    ("PublishAccessReplica", 8),
+    ("AnnounceControlPlane", 8),
+    ("PrefetchImages", 9),
+    ("SetNodeIdleExpiry", 9),
+    ("GetNodeIdleExpiry", 9),
+    ("GetStoreInfo", 9),
+    ("AdoptInstance", 9),
+    ("ReloadExternalConfig", 9),
+];
+
+/// Every call of the interface that is served, and the minor with which it arrived.
+pub fn calls() -> impl Iterator<Item = (&'static str, u32)> {
+    CALLS.iter().copied()
+}
+
+/// The minor with which a call arrived (HELLO-05); none for a name that is no call.
 pub fn minor_of_call(name: &str) -> Option<u32> {
-    Some(match name {
-        "CreateStatusChannel"
-        | "CreateJob"
-        | "UpdateJob"
-        | "DeleteJob"
-        | "JobSearch"
-        | "CreateAwsNode"
-        | "CreateOciNode"
-        | "UpdatePhysicalNode"
-        | "TerminateNode"
-        | "StartJob"
-        | "StopJob"
-        | "CompleteJob"
-        | "EventStream" => 0,
-        "ListNodes" | "StartPreparedJob" | "MarkJobFailed" | "CreateBundle" | "UpdateBundle"
-        | "DeleteBundle" | "GetBundle" | "ListBundles" | "StartBundleJob" | "StopBundleJob"
-        | "SetBundleStopTime" | "SetNodeTags" => 1,
-        "RegisterClusterNode"
-        | "DeregisterClusterNode"
-        | "ListClusterNodes"
-        | "SetClusterNodePool"
-        | "RotateClusterNodeToken"
-        | "ClusterMemberRegister" => 2,
-        "AbortMigration"
-        | "NotifyMigrationGetState"
-        | "NotifyMigrationCutoverReady"
-        | "NotifyMigrationCutoverApply" => 3,
-        "KvGet" | "KvList" | "KvCommit" | "AppendAuditEntry" | "GetAuditLog" | "PruneAuditLog" => 5,
-        "RenewBundleLease" | "PauseLeases" | "ResumeLeases" | "GetLeaseStatus" => 6,
-        "PublishDiscoveryFleet" => 4,
-        "GetClusterStatus" => 5,
-        "GetDiscoveryFleet" | "RotateDiscoveryTierSecret" => 7,
-        "PublishAccessReplica" | "AnnounceControlPlane" => 8,
-        "PrefetchImages"
-        | "SetNodeIdleExpiry"
-        | "GetNodeIdleExpiry"
-        | "GetStoreInfo"
-        | "ReloadExternalConfig" => 9,
-        _ => return None,
-    })
+    let found = calls().find(|(known, _)| *known == name);
+    found.map(|(_, minor)| minor)
 }
 
 /// Reads what a client says in [`PROTOCOL_METADATA`]: its major and minor. Absent means the published 1.0
@@ -189,6 +218,7 @@ impl Request {
             Self::RotateDiscoveryTierSecret(_) => "RotateDiscoveryTierSecret",
             Self::PublishAccessReplica(_) => "PublishAccessReplica",
             Self::ReloadExternalConfig(_) => "ReloadExternalConfig",
+            Self::AdoptInstance(_) => "AdoptInstance",
             Self::RenewBundleLease(_) => "RenewBundleLease",
             Self::PauseLeases(_) => "PauseLeases",
             Self::ResumeLeases(_) => "ResumeLeases",
@@ -234,6 +264,7 @@ impl Request {
             Self::RotateDiscoveryTierSecret(it) => it.encode_to_vec(),
             Self::PublishAccessReplica(it) => it.encode_to_vec(),
             Self::ReloadExternalConfig(it) => it.encode_to_vec(),
+            Self::AdoptInstance(it) => it.encode_to_vec(),
             Self::RenewBundleLease(it) => it.encode_to_vec(),
             Self::PauseLeases(it) => it.encode_to_vec(),
             Self::ResumeLeases(it) => it.encode_to_vec(),
@@ -283,6 +314,7 @@ impl Request {
             }
             Self::PublishAccessReplica(_) => "norsk.api.manager.PublishAccessReplicaRequest",
             Self::ReloadExternalConfig(_) => "norsk.api.manager.ReloadExternalConfigRequest",
+            Self::AdoptInstance(_) => "norsk.api.manager.AdoptInstanceRequest",
             Self::RenewBundleLease(_) => "norsk.api.manager.RenewBundleLeaseRequest",
             Self::PauseLeases(_) => "norsk.api.manager.PauseLeasesRequest",
             Self::ResumeLeases(_) => "norsk.api.manager.ResumeLeasesRequest",

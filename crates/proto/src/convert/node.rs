@@ -259,6 +259,7 @@ impl TryFrom<manager::NodeInfo> for NodeInfo {
             last_seen: read_time_optional(node.last_seen, "last_seen")?,
             terminate_attempts: node.terminate_attempts,
             last_error: node.last_error,
+            unrecorded: read_list(node.unrecorded, "unrecorded")?,
         })
     }
 }
@@ -277,7 +278,7 @@ impl From<&NodeInfo> for manager::NodeInfo {
             last_seen: node.last_seen.map(write_time),
             terminate_attempts: node.terminate_attempts,
             last_error: node.last_error.clone(),
-            unrecorded: Vec::new(),
+            unrecorded: node.unrecorded.iter().map(Into::into).collect(),
         }
     }
 }

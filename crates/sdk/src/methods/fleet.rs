@@ -94,8 +94,44 @@ impl Client {
         fleet: DiscoveryFleet,
         by: impl Into<String>,
     ) -> Result<FleetPublished, Error> {
-        let by = by.into();
-        match self.call(Call::PublishDiscoveryFleet { fleet, by }).await? {
+        self.publish_fleet(fleet, by.into(), false).await
+    }
+
+    /// The same, and puts its leaf token in force although there is one (DISC-02): every node that is
+    /// heard is sent it at once, others at their next hello.
+    ///
+    /// # Errors
+    /// As [`Client::publish_discovery_fleet`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// if let Some(mut fleet) = client.get_discovery_fleet().await? {
+    ///     fleet.leaf_token = "another secret for every node".to_owned();
+    ///     client.replace_discovery_leaf_token(fleet, "anna").await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn replace_discovery_leaf_token(
+        &self,
+        fleet: DiscoveryFleet,
+        by: impl Into<String>,
+    ) -> Result<FleetPublished, Error> {
+        self.publish_fleet(fleet, by.into(), true).await
+    }
+
+    async fn publish_fleet(
+        &self,
+        fleet: DiscoveryFleet,
+        by: String,
+        replace_leaf_token: bool,
+    ) -> Result<FleetPublished, Error> {
+        let call = Call::PublishDiscoveryFleet {
+            replace_leaf_token,
+            fleet,
+            by,
+        };
+        match self.call(call).await? {
             Reply::Discovery {
                 fleet,
                 secrets_kept,

@@ -30,6 +30,24 @@ pub struct PausedLeases {
     pub not_acknowledged: Vec<NodeId>,
 }
 
+/// The end of a pause (LEASE-12).
+///
+/// ```no_run
+/// # fn example(resumed: greenroom_sdk::ResumedLeases) {
+/// for node_id in &resumed.not_acknowledged {
+///     println!("what is leased on {node_id} may run on until that node is heard");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumedLeases {
+    /// How many are held.
+    pub leases: u32,
+    /// Nodes that did not confirm within 5 s: what is leased there runs on until they hear of it, and
+    /// may meanwhile be started elsewhere.
+    pub not_acknowledged: Vec<NodeId>,
+}
+
 impl Client {
     /// Lets no lease run out until they are resumed, and waits up to 5 s for the workers to confirm
     /// (LEASE-10). Paused already is fine: reason and name of the first pause stay.
@@ -65,20 +83,26 @@ impl Client {
         }
     }
 
-    /// Ends a pause: every lease begins anew (LEASE-12). Answers how many are held.
+    /// Ends a pause: every lease begins anew (LEASE-12), and waits up to 5 s for the workers to confirm.
     ///
     /// # Errors
     /// As for any call.
     ///
     /// ```no_run
     /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
-    /// println!("{} leases run again", client.resume_leases("ana").await?);
+    /// println!("{} leases run again", client.resume_leases("ana").await?.leases);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn resume_leases(&self, by: impl Into<String>) -> Result<u32, Error> {
+    pub async fn resume_leases(&self, by: impl Into<String>) -> Result<ResumedLeases, Error> {
         match self.call(Call::ResumeLeases { by: by.into() }).await? {
-            Reply::LeasesResumed(leases) => Ok(leases),
+            Reply::LeasesResumed {
+                leases,
+                not_acknowledged,
+            } => Ok(ResumedLeases {
+                leases,
+                not_acknowledged,
+            }),
             other => Err(other_answer("ResumeLeases", &other)),
         }
     }

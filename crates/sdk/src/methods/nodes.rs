@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use greenroom_proto::manager;
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Reply};
-use greenroom_types::{JobId, Millis, NodeId, PoolName};
+use greenroom_types::node::InstanceKey;
+use greenroom_types::{JobId, Millis, NodeId, PoolName, StartId};
 
 use super::{EditTags, IdleExpiry, NodeTags, Slot, Token, other_answer};
 use crate::client::Client;
@@ -143,6 +144,40 @@ impl Client {
         {
             Reply::Tags { tags, revision } => Ok(NodeTags { tags, revision }),
             other => Err(other_answer("SetNodeTags", &other)),
+        }
+    }
+
+    /// Takes an instance that was found after a restore into the record, as it runs (STORE-11). The
+    /// start may be left out where the node has one unrecorded instance of that key.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] `unknown_node`, `unknown_job` or `no_instance`;
+    /// [`Error::FailedPrecondition`] `live_elsewhere`, `job_terminal`, `not_leased` and as for a start.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// for node in client.list_nodes().await? {
+    ///     for key in node.unrecorded {
+    ///         client.adopt_instance(node.metadata.node_id.clone(), key, None).await?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn adopt_instance(
+        &self,
+        node_id: impl Into<NodeId>,
+        key: InstanceKey,
+        start_id: Option<StartId>,
+    ) -> Result<(), Error> {
+        let call = Call::AdoptInstance {
+            node_id: node_id.into(),
+            key,
+            start_id,
+        };
+        match self.call(call).await? {
+            Reply::Done => Ok(()),
+            other => Err(other_answer("AdoptInstance", &other)),
         }
     }
 

@@ -41,6 +41,7 @@ fn node(id: &str) -> manager::NodeInfo {
         last_seen: None,
         terminate_attempts: 0,
         last_error: String::new(),
+        unrecorded: Vec::new(),
     })
         .into()
 }

@@ -76,7 +76,7 @@ fn mismatch(reply: &Reply, rpc: &str) -> Refusal {
         Reply::Reloaded(_) => "what a reload changed",
         Reply::BundleLease(_) => "a bundle lease",
         Reply::LeasesPaused { .. } => "paused leases",
-        Reply::LeasesResumed(_) => "resumed leases",
+        Reply::LeasesResumed { .. } => "resumed leases",
     };
     let message = format!("{kind} is no answer of {rpc}");
     Refusal::new(Status::Internal, "internal", message)
@@ -467,12 +467,22 @@ impl Answer for manager::ReloadExternalConfigResponse {
 impl Answer for manager::ResumeLeasesResponse {
     fn write(reply: Reply) -> Result<Self, Refusal> {
         match reply {
-            Reply::LeasesResumed(leases) => Ok(Self { leases }),
+            Reply::LeasesResumed {
+                leases,
+                not_acknowledged,
+            } => Ok(Self {
+                leases,
+                not_acknowledged: not_acknowledged.iter().map(ToString::to_string).collect(),
+            }),
             other => Err(mismatch(&other, "ResumeLeases")),
         }
     }
     fn read(self) -> Result<Reply, WireError> {
-        Ok(Reply::LeasesResumed(self.leases))
+        let nodes = self.not_acknowledged.into_iter();
+        Ok(Reply::LeasesResumed {
+            leases: self.leases,
+            not_acknowledged: nodes.map(NodeId::new).collect(),
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A request as its [`Call`]: missing identifiers first, then text and values, then enums and times.
 
 use greenroom_types::{
-    BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role, Wall,
+    BundleId, JobId, JobName, MigrationId, Millis, NodeId, PoolName, Role, StartId, Wall,
     call::{Call, CreateAwsNode, CreateOciNode, StartJob},
     discovery::{Hidden, RotationStep},
     kv::{KvCommit, KvWrite},
@@ -115,8 +115,13 @@ fn required(request: &Request) -> Result<(), WireError> {
         Request::RotateDiscoveryTierSecret(_)
         | Request::PublishAccessReplica(_)
         | Request::ReloadExternalConfig(_) => Ok(()),
+        Request::AdoptInstance(it) => {
+            node(&it.node_id)?;
+            key(&it.job_key, "job_key")
+        }
         Request::RenewBundleLease(it) => text(&it.bundle_id, "bundle_id"),
-        Request::PauseLeases(_) | Request::ResumeLeases(_) => Ok(()),
+        Request::PauseLeases(it) => text(it.reason.trim(), "reason"),
+        Request::ResumeLeases(_) => Ok(()),
         Request::AbortMigration(it) => {
             job(&it.job_id)?;
             text(&it.source_role, "source_role")?;
@@ -282,6 +287,7 @@ fn read(request: Request) -> Result<Call, WireError> {
             before: Wall(i64::try_from(it.before_timestamp_ms).unwrap_or(i64::MAX)),
         },
         Request::PublishDiscoveryFleet(it) => Call::PublishDiscoveryFleet {
+            replace_leaf_token: it.replace_leaf_token,
             fleet: read_required(it.fleet, "fleet")?,
             by: it.by,
         },
@@ -299,6 +305,11 @@ fn read(request: Request) -> Result<Call, WireError> {
             keys: it.keys.into_iter().map(Into::into).collect(),
         })),
         Request::ReloadExternalConfig(_) => Call::ReloadExternalConfig,
+        Request::AdoptInstance(it) => Call::AdoptInstance {
+            node_id: read_node_id(it.node_id, "node_id")?,
+            key: read_required(it.job_key, "job_key")?,
+            start_id: (!it.start_id.is_empty()).then(|| StartId::new(it.start_id)),
+        },
         Request::RenewBundleLease(it) => Call::RenewBundleLease {
             bundle_id: BundleId::new(it.bundle_id),
             ttl_ms: Millis(it.ttl_ms),

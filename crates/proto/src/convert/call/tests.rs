@@ -307,7 +307,10 @@ fn replies_come_back_the_same_and_fit_their_call_only() {
         since: Wall(8_000),
         not_acknowledged: vec!["n".into()],
     });
-    there_and_back::<manager::ResumeLeasesResponse>(Reply::LeasesResumed(3));
+    there_and_back::<manager::ResumeLeasesResponse>(Reply::LeasesResumed {
+        leases: 3,
+        not_acknowledged: vec!["n".into()],
+    });
 
     let refusal = manager::JobHash::write(Reply::Done).unwrap_err();
     assert_eq!(

@@ -198,12 +198,15 @@ impl From<&Call> for Request {
             Call::PruneAuditLog { before } => Self::PruneAuditLog(manager::PruneAuditLogRequest {
                 before_timestamp_ms: u64::try_from(before.0).unwrap_or_default(),
             }),
-            Call::PublishDiscoveryFleet { fleet, by } => {
-                Self::PublishDiscoveryFleet(manager::PublishDiscoveryFleetRequest {
-                    fleet: Some(fleet.into()),
-                    by: by.clone(),
-                })
-            }
+            Call::PublishDiscoveryFleet {
+                replace_leaf_token,
+                fleet,
+                by,
+            } => Self::PublishDiscoveryFleet(manager::PublishDiscoveryFleetRequest {
+                fleet: Some(fleet.into()),
+                replace_leaf_token: *replace_leaf_token,
+                by: by.clone(),
+            }),
             Call::RotateDiscoveryTierSecret {
                 step,
                 new_tier_secret,
@@ -243,6 +246,18 @@ impl From<&Call> for Request {
                 target_role: target_role.to_string(),
                 reason: reason.clone(),
                 migration_id: migration_id.to_string(),
+            }),
+            Call::AdoptInstance {
+                node_id,
+                key,
+                start_id,
+            } => Self::AdoptInstance(manager::AdoptInstanceRequest {
+                node_id: Some(node_id.into()),
+                start_id: start_id
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+                job_key: Some(key.into()),
             }),
             Call::RenewBundleLease { bundle_id, ttl_ms } => {
                 Self::RenewBundleLease(manager::RenewBundleLeaseRequest {

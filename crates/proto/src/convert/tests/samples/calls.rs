@@ -218,6 +218,13 @@ fn lease_call() -> impl Strategy<Value = Call> {
                 ttl_ms: Millis(ttl_ms),
             }
         }),
+        (node_id(), key(), option::of(start_id())).prop_map(|(node_id, key, start_id)| {
+            Call::AdoptInstance {
+                node_id,
+                key,
+                start_id,
+            }
+        }),
         (text(), text()).prop_map(|(reason, by)| Call::PauseLeases { reason, by }),
         text().prop_map(|by| Call::ResumeLeases { by }),
     ]
@@ -302,7 +309,13 @@ fn fleet_call() -> impl Strategy<Value = Call> {
             },
         );
     prop_oneof![
-        (fleet, text()).prop_map(|(fleet, by)| Call::PublishDiscoveryFleet { fleet, by }),
+        (fleet, text(), any::<bool>()).prop_map(|(fleet, by, replace_leaf_token)| {
+            Call::PublishDiscoveryFleet {
+                replace_leaf_token,
+                fleet,
+                by,
+            }
+        }),
         (select(steps.to_vec()), text(), text()).prop_map(|(step, secret, by)| {
             Call::RotateDiscoveryTierSecret {
                 step,
