@@ -43,12 +43,12 @@ fn the_examples_do_what_they_say() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         folder.join(name).display().to_string()
     };
-    let played = run(&["scenario", "run", &example("scenario.yaml")]).ok();
+    let played = run(&["scenario", "run", &example("scenarios/server-dies.yaml")]).ok();
     assert_eq!(played.stdout, "ok a channel outlives a server\n");
     // Settings without a fault: it serves, though its Manager is not there.
     let folder = temp();
     let settings = folder.path().join("settings.yaml");
-    let text = std::fs::read_to_string(example("settings.yaml")).unwrap();
+    let text = std::fs::read_to_string(example("control/settings.yaml")).unwrap();
     let nowhere = text.replace("127.0.0.1:6789", "127.0.0.1:1");
     assert_ne!(nowhere, text);
     std::fs::write(&settings, nowhere).unwrap();
