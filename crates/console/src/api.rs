@@ -119,6 +119,8 @@ pub struct BundleRequest {
 pub struct Pending {
     /// Those that wait for their time, earliest first.
     pub scheduled: Vec<PendingPlacement>,
+    /// Those that wait to be started by hand, by id (BUNDLE-09).
+    pub dormant: Vec<JobId>,
     /// The others that are not over, by id; `why` tells what each waits for.
     pub unplaced: Vec<JobId>,
 }

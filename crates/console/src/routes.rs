@@ -18,8 +18,8 @@ use greenroom_policy::getters::Admission;
 use greenroom_policy::migration::{MigrationPhase, MigrationState};
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics, Policy};
 use greenroom_types::bundle::Bundle;
-use greenroom_types::job::JobState;
-use greenroom_types::{BundleId, JobId, NodeId, PoolName, TemplateName, tree};
+use greenroom_types::job::{Job, JobState};
+use greenroom_types::{BundleId, JobId, Millis, NodeId, PoolName, TemplateName, tree};
 use http::{HeaderMap, StatusCode, header};
 use serde::de::DeserializeOwned;
 
@@ -145,14 +145,33 @@ async fn why(State(shared): Ctx, Path(job_id): Path<String>) -> Answer<Why> {
     let instance = live(&shared)?;
     let job_id = JobId::new(job_id);
     let Some(report) = instance.explain(&job_id) else {
-        let message = format!(
-            "job {job_id:?} is not known; ids are BUNDLE.COPY.NAME, and jobs that start later than \
-             the pending window are not announced yet"
-        );
-        return Err(Failure::new(StatusCode::NOT_FOUND, "unknownJob", message));
+        return Err(instance.read(|policy| not_in_the_mirror(policy, &job_id)));
     };
     let text = words::of_report(&report);
     Ok(Json(Why { report, text }))
+}
+
+/// A job that the stream has not told of: its time is far, or there is none of that name.
+fn not_in_the_mirror(policy: &Policy, job_id: &JobId) -> Failure {
+    let start = policy.bundles().find_map(|status| {
+        let job = status.jobs.iter().find(|job| job.job_id == *job_id)?;
+        let bundle = &status.bundle;
+        let own = bundle.job(job.job_name.as_str())?.start_date_time;
+        own.or(bundle.start_date_time)
+    });
+    match start {
+        Some(at) => {
+            let window = Millis(u64::from(policy.settings().pending_window_sent_s()) * 1_000);
+            let message = format!(
+                "job {job_id:?} starts at {at}; it is looked at from {window} before that on"
+            );
+            Failure::new(StatusCode::NOT_FOUND, "notAnnounced", message)
+        }
+        None => {
+            let message = format!("job {job_id:?} is not known; ids are BUNDLE.COPY.NAME");
+            Failure::new(StatusCode::NOT_FOUND, "unknownJob", message)
+        }
+    }
 }
 
 async fn place(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<Placed> {
@@ -283,15 +302,16 @@ async fn pending(State(shared): Ctx) -> Answer<Pending> {
 fn unplaced(policy: &Policy) -> Pending {
     let scheduled = policy.pending_placements();
     let waits = |job_id: &JobId| scheduled.iter().any(|it| it.job_id == *job_id);
-    let unplaced = policy
+    let (dormant, unplaced): (Vec<_>, Vec<_>) = policy
         .jobs()
         .filter(|job| job.state != JobState::Post)
-        .map(|job| &job.job.job_id)
-        .filter(|job_id| policy.node_for_job(job_id).is_none() && !waits(job_id))
-        .cloned()
-        .collect();
+        .map(|job| &job.job)
+        .filter(|job| policy.node_for_job(&job.job_id).is_none() && !waits(&job.job_id))
+        .partition(|job| job.is_dormant());
+    let ids = |jobs: Vec<&Job>| jobs.into_iter().map(|job| job.job_id.clone()).collect();
     Pending {
-        unplaced,
+        unplaced: ids(unplaced),
+        dormant: ids(dormant),
         scheduled,
     }
 }

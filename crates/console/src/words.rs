@@ -9,7 +9,7 @@ use greenroom_policy::Report;
 use greenroom_policy::drain::{DrainJob, DrainStatus};
 use greenroom_policy::effect::{PlacementInfo, PlacementKind};
 use greenroom_policy::job::{BindingState, Cause, Standing};
-use greenroom_policy::migration::Strategy;
+use greenroom_policy::migration::{MigrationPhase, MigrationState, Strategy};
 use greenroom_types::pool::{LaunchMode, PackingStrategy};
 
 /// Nodes of other pools and tiers are counted; of the others so many are named per tier.
@@ -39,6 +39,9 @@ pub fn of_report(report: &Report) -> String {
     }
     if let Some(lease) = &report.lease {
         sentence(&mut text, &format!("Its start {lease}"));
+    }
+    if let Some(migration) = &report.migration {
+        of_migration(&mut text, migration);
     }
     if let Some(drain) = &report.drain {
         of_drain(&mut text, drain);
@@ -109,6 +112,41 @@ fn headline(text: &mut String, report: &Report) {
 }
 
 /// What a drain of its node makes of it.
+fn of_migration(text: &mut String, migration: &MigrationState) {
+    let there = match &migration.target_node_id {
+        Some(node_id) => format!("node {node_id}"),
+        None => "another node".to_owned(),
+    };
+    let (at, words) = match migration.phase {
+        MigrationPhase::Proposing => (None, "it is asked for its state"),
+        MigrationPhase::Launching => (None, "its successor is being started there"),
+        MigrationPhase::AwaitingTargetReady => (None, "its successor gets ready there"),
+        MigrationPhase::AwaitingSourceStop => (None, "it was told to stop here"),
+        MigrationPhase::Applying => (None, "its successor takes over there"),
+        MigrationPhase::StartingTarget => (None, "it has stopped here and starts there"),
+        MigrationPhase::StoppingSource => (None, "its successor runs and it stops here"),
+        MigrationPhase::Done => return,
+        MigrationPhase::Aborted => {
+            let why = migration
+                .abort_reason
+                .as_deref()
+                .unwrap_or("no reason is known");
+            (migration.phase_history.last().map(|entry| entry.at), why)
+        }
+    };
+    let id = &migration.migration_id;
+    match at {
+        Some(at) => sentence(
+            text,
+            &format!("At {at} its migration {id} to {there} came to nothing: {words}"),
+        ),
+        None => sentence(
+            text,
+            &format!("It is moving to {there} (migration {id}): {words}"),
+        ),
+    }
+}
+
 fn of_drain(text: &mut String, job: &DrainJob) {
     let by = match job.strategy {
         Some(Strategy::StopThenStart) => "it is stopped here and started there",

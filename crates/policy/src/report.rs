@@ -13,6 +13,7 @@ use crate::effect::PlacementInfo;
 use crate::getters::DryRun;
 use crate::job::{BindingState, Cause, Standing};
 use crate::lease_wait::LeaseWait;
+use crate::migration::{MigrationPhase, MigrationState};
 use crate::policy::Policy;
 use crate::timer::{Due, Timer};
 
@@ -48,6 +49,9 @@ pub struct Report {
     /// What a drain of its node makes of it (DRAIN-04).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainJob>,
+    /// Its migration: the one under way, else the last that came to nothing here (MIGR-33).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<MigrationState>,
     /// Counted restarts within the trailing hour.
     pub restarts: usize,
     /// Its ceiling; none for `drop`.
@@ -77,6 +81,7 @@ impl Policy {
             waits_for: None,
             lease: None,
             drain: None,
+            migration: None,
             restarts: 0,
             restart_limit: None,
             last_failure: None,
@@ -115,6 +120,7 @@ impl Policy {
         });
         report.lease = self.lease_wait(job_id);
         report.drain = self.drain_entry(job_id).cloned();
+        report.migration = self.migration_told(job_id, report.node_id.as_ref());
         report.restarts = job.restarts_at(now);
         report.restart_limit = self
             .spec(job_id)
@@ -127,6 +133,16 @@ impl Policy {
             .map(|(node_id, until)| (node_id.clone(), *until - now))
             .collect();
         report
+    }
+
+    fn migration_told(&self, job_id: &JobId, node_id: Option<&NodeId>) -> Option<MigrationState> {
+        let last = || {
+            let mut ended = self.migrations.ended.iter();
+            ended.rfind(|it| it.source_job_id == *job_id).filter(|it| {
+                it.phase == MigrationPhase::Aborted && node_id == Some(&it.source_node_id)
+            })
+        };
+        self.migration_for_job(job_id).or_else(last).cloned()
     }
 
     /// Time within which a node that has not started will have, or is given up and its jobs placed

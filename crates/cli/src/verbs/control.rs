@@ -191,6 +191,7 @@ fn refusal(code: &str, message: &str) -> Failure {
         "unknownNode" => "nodes",
         "unknownJob" => "jobs",
         "unknownBundle" => "bundles",
+        "notAnnounced" => return Failure::failed(message),
         _ if message.contains(code) => return Failure::failed(message),
         _ => return Failure::failed(format!("{message} ({code})")),
     };

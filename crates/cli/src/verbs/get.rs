@@ -372,6 +372,8 @@ pub(crate) fn job_state(job: &JobWithHistory) -> &'static str {
     match job.state {
         JobState::Pre if job.job.is_dormant() => "dormant",
         JobState::Pre => "waiting",
+        // Stopped by hand, and to be started again by hand.
+        JobState::Active if job.job.is_dormant() => "dormant",
         JobState::Active => "active",
         JobState::Post if job.terminal_state.is_some() => "failed",
         JobState::Post => "completed",

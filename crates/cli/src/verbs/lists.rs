@@ -20,7 +20,8 @@ pub(crate) struct Placements {
     ask: Ask,
 }
 
-/// List jobs without a node: those that wait for their time, and those that found no place.
+/// List jobs without a node: those that wait for their time or to be started by hand, and those that
+/// found no place. Jobs further ahead than the pending window are in `get jobs` only.
 #[derive(Debug, Args)]
 pub(crate) struct Pending {
     #[command(flatten)]
@@ -107,12 +108,17 @@ impl Pending {
         let client = self.ask.control.client();
         let pending = client.pending().await.map_err(|error| lost(&error))?;
         self.ask.output().either(&pending, || {
-            if pending.scheduled.is_empty() && pending.unplaced.is_empty() {
+            let waiting = [&pending.dormant, &pending.unplaced];
+            if pending.scheduled.is_empty() && waiting.iter().all(|it| it.is_empty()) {
                 return "every job has a node".to_owned();
             }
             let mut table = Table::new(&["JOB", "WAITS FOR"]);
             for it in &pending.scheduled {
                 table.row(vec![it.job_id.to_string(), it.scheduled_for.to_string()]);
+            }
+            for job_id in &pending.dormant {
+                let told = "somebody who starts it; `greenroom ctl StartBundleJob`".to_owned();
+                table.row(vec![job_id.to_string(), told]);
             }
             for job_id in &pending.unplaced {
                 let told = format!("a place; `greenroom why {job_id}`");

@@ -214,6 +214,35 @@ async fn nodes_are_ended_and_their_jobs_go_elsewhere() {
 }
 
 #[test]
+fn what_waits_for_its_time_or_for_a_hand_is_told_as_such() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "1"]);
+    let by_hand =
+        sleeping("hand", &["a"]).replace("  - jobName: a", "  - jobName: a\n    startMode: manual");
+    up.file("hand.yaml", by_hand);
+    let later = format!(
+        "startDateTime: 2999-01-01T00:00:00Z\n{}",
+        sleeping("later", &["a"])
+    );
+    up.file("later.yaml", later);
+    up.run(&["apply", "-f", "hand.yaml", "-f", "later.yaml"])
+        .ok();
+    // What is placed now was announced after them.
+    up.file("now.yaml", sleeping("now", &["a"]));
+    up.run(&["apply", "-f", "now.yaml", "--wait"]).ok();
+    up.run(&["why", "hand.0.a"]).ok();
+    let pending = up.run(&["pending", "--json"]).ok().json();
+    assert_eq!(pending["dormant"], json!(["hand.0.a"]));
+    assert_eq!(pending["unplaced"], json!([]));
+    let words = up.run(&["pending"]).ok().stdout;
+    assert!(words.contains("somebody who starts it"), "{words}");
+    assert_eq!(up.job("hand.0.a")["state"], "dormant");
+    up.run(&["why", "later.0.a"])
+        .refused(1, &["starts at 2999-01-01T00:00:00Z", "looked at from"]);
+    up.end();
+}
+
+#[test]
 fn spares_and_templates_are_changed_while_it_runs() {
     let folder = temp();
     std::fs::write(

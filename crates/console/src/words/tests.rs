@@ -7,6 +7,7 @@ use greenroom_placement::{Detail, FailureReason, Filtered, Packing, Rank, Surviv
 use greenroom_policy::effect::PlacementContext;
 use greenroom_policy::getters::DryRun;
 use greenroom_policy::lease_wait::LeaseWait;
+use greenroom_policy::migration::PhaseEntry;
 use greenroom_types::node::ServiceRestarts;
 use greenroom_types::stream::LeasePause;
 use greenroom_types::{Millis, Wall};
@@ -77,11 +78,49 @@ fn report() -> Report {
         waits_for: None,
         lease: None,
         drain: None,
+        migration: None,
         restarts: 0,
         restart_limit: None,
         last_failure: None,
         excluded: Vec::new(),
     }
+}
+
+#[test]
+fn a_migration_is_told_while_it_lasts_and_when_it_came_to_nothing() {
+    let mut migration = MigrationState {
+        migration_id: "m1".into(),
+        source_job_id: "news.0.enc".into(),
+        strategy: Strategy::StopThenStart,
+        source_role: "primary".into(),
+        target_role: "primary@1".into(),
+        source_node_id: "n1".into(),
+        target_node_id: Some("n2".into()),
+        started_at: Wall(0),
+        phase: MigrationPhase::AwaitingSourceStop,
+        phase_history: vec![PhaseEntry {
+            phase: MigrationPhase::AwaitingSourceStop,
+            at: Wall(1_000),
+        }],
+        abort_reason: None,
+    };
+    let told = |migration: &MigrationState| {
+        of_report(&Report {
+            migration: Some(migration.clone()),
+            ..report()
+        })
+    };
+    let words = told(&migration);
+    let moving = "It is moving to node n2 (migration m1): it was told to stop here.";
+    assert!(words.contains(moving), "{words}");
+    migration.phase = MigrationPhase::Aborted;
+    migration.abort_reason = Some("the target failed".to_owned());
+    let words = told(&migration);
+    let over =
+        "At 1970-01-01T00:00:01Z its migration m1 to node n2 came to nothing: the target failed.";
+    assert!(words.contains(over), "{words}");
+    migration.phase = MigrationPhase::Done;
+    assert!(!told(&migration).contains("m1"));
 }
 
 #[test]
