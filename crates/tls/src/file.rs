@@ -17,7 +17,12 @@ const FILE_MAX: usize = 16 * 1024 * 1024;
 /// # Errors
 /// What the system says, or that it is too long or not to be had in time.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    read_file_upto(path, FILE_MAX)
+    let bytes = read_file_upto(path, FILE_MAX)?;
+    if bytes.len() > FILE_MAX {
+        let text = format!("it is longer than {} MiB", FILE_MAX / 1024 / 1024);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
 }
 
 /// The same as text.
@@ -63,10 +68,6 @@ fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;
-    if most == FILE_MAX && bytes.len() > most {
-        let text = format!("it is longer than {} MiB", FILE_MAX / 1024 / 1024);
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
-    }
     Ok(bytes)
 }
 
