@@ -225,7 +225,8 @@ fn lease_call() -> impl Strategy<Value = Call> {
                 start_id,
             }
         }),
-        (text(), text()).prop_map(|(reason, by)| Call::PauseLeases { reason, by }),
+        // A blank reason is refused (LEASE-10).
+        (name(), text()).prop_map(|(reason, by)| Call::PauseLeases { reason, by }),
         text().prop_map(|by| Call::ResumeLeases { by }),
     ]
 }
