@@ -319,6 +319,18 @@ pub(crate) fn pending(scale: usize) -> Table {
     table
 }
 
+/// Nodes that carry their jobs for an hour already.
+pub(crate) fn all_at_work(nodes: usize) -> World {
+    let mut world = World::new(cloud());
+    snapshot(&mut world, (0..nodes).flat_map(node_events).collect());
+    let events = (0..nodes).flat_map(|at| bundle_events(at, JOBS, 1.0, Some(at)));
+    snapshot(&mut world, events.collect());
+    end_of_snapshot(&mut world);
+    world.later(3_600_000);
+    world.calls.clear();
+    world
+}
+
 /// PERF-06.
 pub(crate) fn recovery(scale: usize) -> Table {
     let nodes = 10_000 / scale;
@@ -328,13 +340,7 @@ pub(crate) fn recovery(scale: usize) -> Table {
         lost * JOBS
     );
     let mut table = Table::new(title, &["what", "value"]);
-    let mut world = World::new(cloud());
-    snapshot(&mut world, (0..nodes).flat_map(node_events).collect());
-    let events = (0..nodes).flat_map(|at| bundle_events(at, JOBS, 1.0, Some(at)));
-    snapshot(&mut world, events.collect());
-    end_of_snapshot(&mut world);
-    world.later(3_600_000);
-    world.calls.clear();
+    let mut world = all_at_work(nodes);
     let mut samples = Samples::default();
     let ((), spent) = timed(|| {
         for at in 0..lost {

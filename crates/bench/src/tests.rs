@@ -19,7 +19,8 @@ use crate::fleets::{Need, Placed, empty, load, node_id};
 use crate::measure::allocated;
 use crate::place::{put, ten_jobs};
 use crate::policy::{
-    JOBS, SIZE, World, bundle_events, cloud, end_of_snapshot, inventory, node_events, own, snapshot,
+    JOBS, SIZE, World, all_at_work, bundle_events, end_of_snapshot, inventory, node_events, own,
+    snapshot,
 };
 use crate::simulation::{hour, play};
 
@@ -184,13 +185,7 @@ fn pictures_that_help_nobody_are_cheap_however_many_jobs_wait() {
 // spec: PERF-06
 fn a_mass_loss_is_answered_whole_and_at_once() {
     let (nodes, lost) = (150, 50);
-    let mut world = World::new(cloud());
-    snapshot(&mut world, (0..nodes).flat_map(node_events).collect());
-    let events = (0..nodes).flat_map(|at| bundle_events(at, JOBS, 1.0, Some(at)));
-    snapshot(&mut world, events.collect());
-    end_of_snapshot(&mut world);
-    world.later(3_600_000);
-    world.calls.clear();
+    let mut world = all_at_work(nodes);
     let jobs: Vec<JobId> = world
         .policy
         .jobs()

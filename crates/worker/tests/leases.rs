@@ -131,6 +131,18 @@ async fn scene_with_guard(guards: &mut Option<Pipe>) -> Scene {
     }
 }
 
+/// The worker says that the job was ended for its lease, and nothing else.
+async fn reports_its_loss(stream: &mut Stream) {
+    let words = stream.reports(START, "stopped").await;
+    assert_eq!(
+        words,
+        [
+            "failed LEASE_LOST: its lease was not refreshed in time",
+            "stopped"
+        ]
+    );
+}
+
 // spec: LEASE-17, LEASE-06, LEASE-03
 #[tokio::test]
 async fn a_leased_job_starts_after_its_first_answer_and_knows_its_fencing_number() {
@@ -251,14 +263,7 @@ async fn the_guard_of_a_stopped_worker_kills_before_the_ttl_and_the_worker_tells
     let lived = boot_ms() - answered_at;
     assert!((2_500..4_000).contains(&lived), "{lived}");
     scene.worker.send(Signal::CONT);
-    let words = scene.stream.reports(START, "stopped").await;
-    assert_eq!(
-        words,
-        [
-            "failed LEASE_LOST: its lease was not refreshed in time",
-            "stopped"
-        ]
-    );
+    reports_its_loss(&mut scene.stream).await;
 }
 
 // spec: WORK-42
@@ -284,14 +289,7 @@ async fn a_hung_worker_whose_guard_is_killed_has_a_supervisor_that_ends_the_job_
     assert!((2_500..4_000).contains(&lived), "{lived}");
     ended(supervisor).await;
     scene.worker.send(Signal::CONT);
-    let words = scene.stream.reports(START, "stopped").await;
-    assert_eq!(
-        words,
-        [
-            "failed LEASE_LOST: its lease was not refreshed in time",
-            "stopped"
-        ]
-    );
+    reports_its_loss(&mut scene.stream).await;
 }
 
 // spec: WORK-42, LEASE-05
@@ -321,14 +319,7 @@ async fn a_supervisor_hears_of_later_refreshes_and_outlives_worker_and_guard_unt
     // The next worker says what became of it; the two reports until here are known.
     scene.worker.start_again();
     scene.stream = scene.manager.meet(2, 2).await;
-    let words = scene.stream.reports(START, "stopped").await;
-    assert_eq!(
-        words,
-        [
-            "failed LEASE_LOST: its lease was not refreshed in time",
-            "stopped"
-        ]
-    );
+    reports_its_loss(&mut scene.stream).await;
 }
 
 // spec: WORK-42, WORK-64
@@ -357,14 +348,7 @@ async fn the_guard_of_a_killed_worker_kills_and_only_what_is_leased() {
     // The next worker says what became of it; the four reports until here are known.
     scene.worker.start_again();
     scene.stream = scene.manager.meet(2, 4).await;
-    let words = scene.stream.reports(START, "stopped").await;
-    assert_eq!(
-        words,
-        [
-            "failed LEASE_LOST: its lease was not refreshed in time",
-            "stopped"
-        ]
-    );
+    reports_its_loss(&mut scene.stream).await;
 }
 
 // spec: LEASE-05, WORK-42, WORK-61
@@ -484,14 +468,7 @@ async fn a_pause_keeps_a_job_without_refresh_over_the_death_of_its_worker() {
     }
     assert!(is_alive(service));
     scene.stream.pause(false).await;
-    let words = scene.stream.reports(START, "stopped").await;
-    assert_eq!(
-        words,
-        [
-            "failed LEASE_LOST: its lease was not refreshed in time",
-            "stopped"
-        ]
-    );
+    reports_its_loss(&mut scene.stream).await;
     assert!(boot_ms() - paused_at > 4_000);
     assert!(!is_alive(service));
 }
