@@ -1,6 +1,7 @@
 //! What a node carries by its own account: the instances that its picture lists, corrected by what the
 //! history has told since and by what the policy has bound there (RESV-07).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_placement::{JobRef, Listed, Needs};
@@ -53,7 +54,7 @@ impl Policy {
         let mut foreign = Vec::new();
         let mut listed: BTreeMap<(JobId, bool), Listed> = BTreeMap::new();
         let mut gone = Vec::new();
-        let mut seen: BTreeSet<&JobId> = BTreeSet::new();
+        let mut seen: BTreeMap<&JobId, BTreeSet<&StartId>> = BTreeMap::new();
         let over = self.nodes.get(node_id).map(|record| &record.over);
         for assigned in assigned {
             let job_id = &assigned.job_id;
@@ -73,7 +74,7 @@ impl Policy {
                 });
                 continue;
             }
-            seen.insert(job_id);
+            seen.entry(job_id).or_default().insert(&assigned.start_id);
             let spot = match job {
                 Some(job) => job.spot.clone(),
                 None => self.spot_by_bundle(job_id),
@@ -91,18 +92,27 @@ impl Policy {
             entry.needs.add(&needs);
         }
         for job_id in self.remains_at.get(node_id).into_iter().flatten() {
-            let Some(job) = self.jobs.get(job_id).filter(|_| !seen.contains(job_id)) else {
+            let Some(job) = self.jobs.get(job_id) else {
                 continue;
             };
-            if let Some(kept) = left_on(job, node_id) {
+            let beside = match seen.get(job_id) {
+                Some(starts) if !leaves_another(job, node_id, starts) => continue,
+                starts => starts.is_some(),
+            };
+            if let Some(mut kept) = left_on(job, node_id) {
                 let spot = job.spot.clone();
                 foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
-                listed.insert((job_id.clone(), false), kept);
+                kept.beside = beside;
+                let key = (job_id.clone(), beside);
+                match listed.entry(key) {
+                    Entry::Vacant(free) => drop(free.insert(kept)),
+                    Entry::Occupied(mut more) => more.get_mut().needs.add(&kept.needs),
+                }
             }
         }
         let orphans = self.nodes.get(node_id).map(|record| &record.orphans);
         for orphan in orphans.into_iter().flatten() {
-            if !seen.contains(&orphan.job_id) {
+            if !seen.contains_key(&orphan.job_id) {
                 let spot = self.spot_by_bundle(&orphan.job_id);
                 foreign.extend(spot.map(|spot| (orphan.job_id.clone(), spot)));
                 let key = (orphan.job_id.clone(), false);
@@ -180,6 +190,19 @@ fn left_on(job: &JobRecord, node_id: &NodeId) -> Option<Listed> {
         needs,
         gpu_index,
         beside: false,
+    })
+}
+
+/// True where something of a job is ending on a node beside the instances of it that the node lists: it
+/// came back with an old one, and the next one there has ended before a picture showed it.
+fn leaves_another(job: &JobRecord, node_id: &NodeId, listed: &BTreeSet<&StartId>) -> bool {
+    let runs = history::runs(&job.seen);
+    let mut ending = runs
+        .iter()
+        .filter(|run| run.node_id == *node_id && run.leaves_remains());
+    ending.any(|run| {
+        let start_id = run.start_id.as_ref();
+        start_id.is_some_and(|start_id| !listed.contains(start_id))
     })
 }
 

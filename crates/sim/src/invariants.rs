@@ -191,7 +191,8 @@ impl World {
         let decided = policy.placement_for_job(job_id).map(|placed| placed.at);
         let overtaken = |it: &WorkerJob| {
             let changed = bundle_of(it).and_then(|id| self.changed_wall.get(&id));
-            changed.is_some_and(|at| decided.is_some_and(|decided| decided < *at))
+            // In one moment either may have been first.
+            changed.is_some_and(|at| decided.is_some_and(|decided| decided <= *at))
         };
         if crosses(job) || overtaken(job) {
             return true;

@@ -192,7 +192,9 @@ impl World {
     }
 
     /// A worker says something that goes through its journal.
-    pub(super) fn report(&mut self, node_id: &NodeId, report: Report) {
+    ///
+    /// What waited shows the machine as it is when it is sent, not as it was: so does a real worker.
+    pub(super) fn report(&mut self, node_id: &NodeId, mut report: Report) {
         let Some(worker) = self.workers.get_mut(node_id) else {
             return;
         };
@@ -201,6 +203,9 @@ impl World {
                 worker.journal.push(report);
             }
             return;
+        }
+        if let Report::Rejected { inventory, .. } = &mut report {
+            *inventory = Some(Box::new(worker.inventory()));
         }
         worker.report_id += 1;
         let report_id = worker.report_id;
