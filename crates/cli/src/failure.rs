@@ -33,6 +33,21 @@ pub(crate) enum Exit {
     WrongKey = 10,
     /// The Docker Engine may not be used by this user.
     RuntimeDenied = 11,
+    /// The store has an older schema and could not be migrated (STORE-06).
+    NotMigrated = 12,
+}
+
+// === impl Exit ===
+
+impl Exit {
+    /// The number with which the process ends. A store that could not be migrated shares its with a dry
+    /// run that found no place: no command can end with both.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::NotMigrated => Self::NoPlace as u8,
+            other => other as u8,
+        }
+    }
 }
 
 /// What to do about a full disk. What is in the data folder is needed: nothing of it is offered.
@@ -132,7 +147,7 @@ impl Failure {
         };
         let mut error = json!({
             "reason": reason,
-            "exit": self.exit as u8,
+            "exit": self.exit.code(),
             "message": self.message,
         });
         if let Some(hint) = &self.hint {
@@ -155,6 +170,7 @@ impl Exit {
             Self::AddressTaken => "address_taken",
             Self::Locked => "locked",
             Self::NoPlace => "no_place",
+            Self::NotMigrated => "not_migrated",
             Self::TooNew => "too_new",
             Self::StoreMissing => "store_missing",
             Self::Unreadable => "unreadable",
@@ -218,6 +234,6 @@ mod tests {
         assert_eq!(failure.as_json().unwrap()["error"]["reason"], "unknown_job");
         assert_eq!(failure.told().as_json(), None);
         let gone = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!((gone.exit as u8, gone.as_json()), (0, None));
+        assert_eq!((gone.exit.code(), gone.as_json()), (0, None));
     }
 }

@@ -112,7 +112,7 @@ fn main() -> ExitCode {
                 // Nobody is left to tell when stdout is gone.
                 let _ = output::Output { json }.line(&told);
             }
-            ExitCode::from(failure.exit as u8)
+            ExitCode::from(failure.exit.code())
         }
     }
 }

@@ -13,8 +13,10 @@ use crate::directory::{Directory, DirectoryLock, Identity, new_cluster_name, wit
 use crate::error::OpenError;
 use crate::log::LogFile;
 use crate::machine::Machine;
+use crate::migration;
 use crate::recovery;
 use crate::room::{self, Reserve};
+use crate::schema;
 use crate::sqlite::{self, Peek};
 use crate::state::{self, StateFile};
 
@@ -39,6 +41,15 @@ pub enum BootOutcome {
     Opened,
     /// There was no store; an empty one was made.
     Created,
+    /// The store had an older schema, which was brought to this program's (STORE-06).
+    Migrated {
+        /// The older version.
+        from: u32,
+        /// The version now.
+        to: u32,
+        /// The state as it was before.
+        backup: Option<PathBuf>,
+    },
     /// A file was missing or damaged and was replaced.
     Restored {
         /// The copy that replaced the state, or `None` when the log alone rebuilt it.
@@ -119,6 +130,7 @@ fn boot_within<M: Machine>(
     }
 
     set_aside_bad_snapshot(config, &directory)?;
+    let migrated = migration::migrate(config, &directory, &reserve)?;
     let found = Found {
         log: open_log(&directory, &log),
         state: open_state(&directory, &state)?,
@@ -130,7 +142,12 @@ fn boot_within<M: Machine>(
         } if meet(&log, &state)
             .map_err(|cause| OpenError::unreadable(directory.log(), cause))? =>
         {
-            (log, state, machine, BootOutcome::Opened)
+            let outcome = migrated.map_or(BootOutcome::Opened, |done| BootOutcome::Migrated {
+                from: done.from,
+                to: done.to,
+                backup: done.backup,
+            });
+            (log, state, machine, outcome)
         }
         // Before anything is called damaged: on a full disk a whole database cannot be opened either.
         found if found.is_full(&directory.root) => return Err(room::full(&directory.root)),
@@ -160,10 +177,10 @@ impl<M> Found<M> {
 fn readable_schema(path: &Path) -> Result<Peek, OpenError> {
     let peek = sqlite::peek(path).map_err(|error| OpenError::io("cannot read", path, error))?;
     match peek {
-        Peek::Schema(found) if found > sqlite::SCHEMA => Err(OpenError::NewerSchema {
+        Peek::Schema(found) if found > schema::current() => Err(OpenError::NewerSchema {
             file: path.to_owned(),
             found,
-            supported: sqlite::SCHEMA,
+            supported: schema::current(),
         }),
         other => Ok(other),
     }

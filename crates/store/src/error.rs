@@ -47,6 +47,21 @@ pub enum OpenError {
         /// What was found wrong, and which replacements were tried.
         cause: String,
     },
+    /// The store has an older schema and could not be migrated; exit code 5 (STORE-06).
+    #[error(
+        "{} has schema version {from} and could not be brought to version {to}: {cause}; it was left as \
+         it is: start the version that wrote it", file.display()
+    )]
+    Migration {
+        /// The database.
+        file: PathBuf,
+        /// The version it carries.
+        from: u32,
+        /// The version this program needs.
+        to: u32,
+        /// Why not.
+        cause: String,
+    },
     /// The disk is full; exit code 9. The store was not changed (STORE-09).
     #[error(
         "the disk that holds {} is full: {} KiB are free, and {} KiB are needed to start; the store \
@@ -102,7 +117,9 @@ impl OpenError {
                     io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
                 )
             }
-            Self::Unreadable { cause, .. } => room::explains(dir, cause),
+            Self::Unreadable { cause, .. } | Self::Migration { cause, .. } => {
+                room::explains(dir, cause)
+            }
             _ => false,
         };
         if is_full { room::full(dir) } else { self }

@@ -11,6 +11,7 @@ use crate::directory::{Directory, Identity};
 use crate::error::{BackupError, OpenError};
 use crate::machine::Machine;
 use crate::recovery;
+use crate::schema;
 use crate::sqlite::{self, Peek};
 use crate::state::{self, Standing};
 use crate::store::{FileInfo, file_info};
@@ -141,12 +142,12 @@ pub fn verify(copy: &Path) -> Result<BackupInfo, OpenError> {
 pub fn put_back<M: Machine>(config: &StoreConfig, copy: &Path) -> Result<PutBack, OpenError> {
     let found = sqlite::peek(copy).map_err(|error| OpenError::io("cannot read", copy, error))?;
     if let Peek::Schema(found) = found
-        && found > sqlite::SCHEMA
+        && found > schema::current()
     {
         return Err(OpenError::NewerSchema {
             file: copy.to_owned(),
             found,
-            supported: sqlite::SCHEMA,
+            supported: schema::current(),
         });
     }
     let standing = state::verify(copy).map_err(|cause| OpenError::unreadable(copy, cause))?;
@@ -187,10 +188,10 @@ fn directory(dir: &Path) -> Result<Directory, OpenError> {
             dir,
             std::io::ErrorKind::NotFound.into(),
         )),
-        Peek::Schema(found) if found > sqlite::SCHEMA => Err(OpenError::NewerSchema {
+        Peek::Schema(found) if found > schema::current() => Err(OpenError::NewerSchema {
             file: state,
             found,
-            supported: sqlite::SCHEMA,
+            supported: schema::current(),
         }),
         _ => Ok(directory),
     }

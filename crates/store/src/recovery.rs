@@ -20,6 +20,7 @@ use crate::log::LogFile;
 use crate::machine::Machine;
 use crate::offline::PutBack;
 use crate::raft::{Leader, Members, Peer, StoredMembers, Vote};
+use crate::schema::{self, Kind};
 use crate::sqlite::{self, Peek};
 use crate::state::{self, Standing, StateFile};
 
@@ -366,7 +367,9 @@ impl Recovery<'_> {
             return Ok(None);
         }
         let beside = path.with_extension("new");
-        state::copy(copy, &beside).map_err(|cause| self.failed(&cause))?;
+        state::copy(copy, &beside)
+            .and_then(|_| schema::upgrade_copy(&beside, Kind::State))
+            .map_err(|cause| self.failed(&cause))?;
         let kept = self.keep(&path)?;
         state::publish(&beside, &path)
             .map_err(|error| OpenError::io("cannot rename to", &path, error))?;

@@ -7,13 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::record::checksum;
 use crate::room;
-
-/// Schema version of both files, kept as SQLite's `user_version`.
-pub(crate) const SCHEMA: u32 = 1;
+use crate::schema::{self, Kind};
 
 /// When a commit is flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,9 +111,10 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, String> {
 }
 
 /// Creates the schema in one transaction and moves it into the main file, so that
-/// [`peek`] sees the version.
+/// [`peek`] sees the version. The tables are those of version 1.
 pub(crate) fn create_schema(
     connection: &mut Connection,
+    kind: Kind,
     tables: &str,
     values: &[(&str, String)],
 ) -> Result<(), String> {
@@ -129,9 +129,7 @@ pub(crate) fn create_schema(
     for (key, value) in values {
         put_meta(&transaction, key, value)?;
     }
-    transaction
-        .pragma_update(None, "user_version", SCHEMA)
-        .map_err(text)?;
+    schema::go(&transaction, kind, 1)?;
     transaction.commit().map_err(text)?;
     checkpoint(connection)
 }
@@ -141,6 +139,16 @@ pub(crate) fn checkpoint(connection: &Connection) -> Result<(), String> {
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))
         .map_err(text)
+}
+
+/// Replaces all of a database by another, in one step: one read snapshot, so that writers cannot make
+/// it start over.
+pub(crate) fn copy_pages(source: &Connection, target: &mut Connection) -> Result<(), String> {
+    let backup = Backup::new(source, target).map_err(text)?;
+    match backup.step(-1).map_err(text)? {
+        StepResult::Done => Ok(()),
+        other => Err(format!("the copy stopped with {other:?}")),
+    }
 }
 
 /// The database's own check of its structure.

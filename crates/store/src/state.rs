@@ -9,13 +9,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
-use rusqlite::backup::{Backup, StepResult};
 
 use crate::directory::{Identity, sync_folder, with_side_files};
 use crate::machine::{Machine, Row, RowChange};
 use crate::raft::{LogId, StoredMembers};
 use crate::record::{self, PlaceRecord, StandingMembersRecord, checksum};
 use crate::room::{self, Reserve};
+use crate::schema::{self, Kind, Trouble};
 use crate::sqlite::{self, Flush, text};
 
 /// An opened `state.db`.
@@ -51,6 +51,7 @@ impl StateFile {
         let values = [("identity", record::write_versioned(identity)?)];
         sqlite::create_schema(
             &mut connection,
+            Kind::State,
             "CREATE TABLE rows(tbl TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, \
              sum INTEGER NOT NULL, PRIMARY KEY(tbl, key)) WITHOUT ROWID",
             &values,
@@ -62,6 +63,7 @@ impl StateFile {
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let connection = sqlite::open(path, Flush::Later)?;
         sqlite::quick_check(&connection)?;
+        schema::demand_current(&connection)?;
         let standing = read_standing(&connection)?;
         Ok(Self {
             path: path.to_owned(),
@@ -139,8 +141,9 @@ impl StateFile {
         let identity = self.standing.identity.clone();
         {
             let source = sqlite::open_reader(copy)?;
-            copy_pages(&source, &mut self.connection)?;
+            sqlite::copy_pages(&source, &mut self.connection)?;
         }
+        schema::upgrade(&mut self.connection, Kind::State).map_err(Trouble::into_cause)?;
         if let Some(identity) = identity {
             let identity = record::write_versioned(&identity)?;
             sqlite::put_meta(&self.connection, "identity", &identity)?;
@@ -205,7 +208,7 @@ fn copy_to(state: &Path, target: &Path) -> Result<Standing, String> {
     let source = sqlite::open_reader(state)?;
     sqlite::private_file(target).map_err(|error| error.to_string())?;
     let mut connection = Connection::open(target).map_err(text)?;
-    copy_pages(&source, &mut connection)?;
+    sqlite::copy_pages(&source, &mut connection)?;
     // The copy must be one file: without this it would want side files when opened.
     connection
         .query_row("PRAGMA journal_mode=DELETE", (), |row| {
@@ -234,18 +237,18 @@ pub(crate) fn publish(beside: &Path, target: &Path) -> std::io::Result<()> {
 /// Reads all of a copy: structure, every row's checksum, and how far it goes.
 pub(crate) fn verify(path: &Path) -> Result<Standing, String> {
     match sqlite::peek(path).map_err(|error| error.to_string())? {
-        sqlite::Peek::Schema(version) if version <= sqlite::SCHEMA => {}
+        sqlite::Peek::Schema(version) if version <= schema::current() => {}
         other => return Err(format!("not a state of this version ({other:?})")),
     }
-    let connection = sqlite::open_reader(path)?;
-    sqlite::quick_check(&connection)?;
+    sqlite::quick_check(&sqlite::open_reader(path)?)?;
+    let connection = schema::read_as_current(path, Kind::State).map_err(Trouble::into_cause)?;
     each_row(&connection, |rows| rows.for_each(drop))?;
     read_standing(&connection)
 }
 
 /// Rebuilds the machine from a copy without changing the copy; see [`load`].
 pub(crate) fn load_copy<M: Machine>(path: &Path) -> Result<Result<M, String>, String> {
-    let connection = sqlite::open_reader(path)?;
+    let connection = schema::read_as_current(path, Kind::State).map_err(Trouble::into_cause)?;
     let standing = read_standing(&connection)?;
     load(&connection, &standing)
 }
@@ -272,15 +275,6 @@ fn load<M: Machine>(
             _ => Ok(machine),
         }),
     )
-}
-
-fn copy_pages(source: &Connection, target: &mut Connection) -> Result<(), String> {
-    let backup = Backup::new(source, target).map_err(text)?;
-    // All pages in one step: one read snapshot, so writers cannot make it start over.
-    match backup.step(-1).map_err(text)? {
-        StepResult::Done => Ok(()),
-        other => Err(format!("the copy stopped with {other:?}")),
-    }
 }
 
 fn read_standing(connection: &Connection) -> Result<Standing, String> {

@@ -25,7 +25,7 @@ use crate::network::NoPeers;
 use crate::output::{self, OutputReceiver};
 use crate::raft::{Peer, Proposal, Types};
 use crate::room::{Reserve, Room, RoomGauge};
-use crate::{sqlite, state};
+use crate::{schema, sqlite, state};
 
 /// Milliseconds between heartbeats of a primary (CLUST-06).
 const HEARTBEAT_MS: u64 = 300;
@@ -92,7 +92,7 @@ pub struct StoreInfo {
 pub struct FileInfo {
     /// File name within the data folder.
     pub name: String,
-    /// Schema version.
+    /// Schema version, 0 where it cannot be told.
     pub schema: u32,
     /// Bytes on disk, with its write-ahead file.
     pub bytes: u64,
@@ -535,13 +535,14 @@ fn raft_config(config: &StoreConfig, identity: &Identity) -> Config {
 pub(crate) fn file_info(path: &Path) -> io::Result<FileInfo> {
     let [main, wal, _] = crate::directory::with_side_files(path);
     let wal = std::fs::metadata(wal).map_or(0, |file| file.len());
+    let schema = sqlite::open_reader(path).and_then(|reader| schema::version(&reader));
     Ok(FileInfo {
         name: path
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned(),
-        schema: sqlite::SCHEMA,
+        schema: schema.unwrap_or(0),
         bytes: std::fs::metadata(main)?.len() + wal,
     })
 }

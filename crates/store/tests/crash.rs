@@ -8,10 +8,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Child, Command as Process, Stdio};
+use std::process::Child;
 
+use common::disk::{self, acknowledged, say};
 use common::{Command, Counters, config, open};
 use greenroom_store::{BootOutcome, Store};
 
@@ -44,9 +45,7 @@ async fn child_writes_until_it_is_killed() {
                         })
                         .await
                         .expect("propose");
-                    let mut out = std::io::stdout().lock();
-                    writeln!(out, "acknowledged {name} {value}").expect("print");
-                    out.flush().expect("print");
+                    say(&format!("acknowledged {name} {value}"));
                 }
             })
         })
@@ -57,19 +56,9 @@ async fn child_writes_until_it_is_killed() {
 }
 
 fn start(folder: &Path, round: usize) -> Child {
-    Process::new(std::env::current_exe().expect("own path"))
-        .args(["child_writes_until_it_is_killed", "--exact", "--nocapture"])
-        .env(FOLDER, folder)
-        .env(ROUND, round.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("child")
-}
-
-fn acknowledged(line: &str) -> Option<(String, i64)> {
-    let (name, value) = line.split_once("acknowledged ")?.1.split_once(' ')?;
-    Some((name.to_owned(), value.parse().ok()?))
+    let round = round.to_string();
+    let variables = [(FOLDER, folder.as_os_str()), (ROUND, OsStr::new(&round))];
+    disk::start("child_writes_until_it_is_killed", &variables)
 }
 
 fn random_below(limit: usize) -> usize {
@@ -86,7 +75,7 @@ async fn acknowledged_commands_survive_kill_9_and_none_is_there_in_part() {
     for round in 0..ROUNDS {
         let wanted = 1 + random_below(600);
         let mut child = start(dir.path(), round);
-        let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
+        let mut lines = disk::lines(&mut child);
         let mut seen = 0;
         while seen < wanted {
             let line = lines
@@ -114,14 +103,8 @@ async fn acknowledged_commands_survive_kill_9_and_none_is_there_in_part() {
             "a dead process damages no file"
         );
         let state = store.read(Counters::clone);
-        for (name, value) in &promised {
-            let [left, right] = ["left", "right"].map(|side| state.get(&format!("{name}.{side}")));
-            assert!(
-                left >= Some(*value),
-                "round {round}: {name} {value} is gone: {left:?} {report:?}"
-            );
-            assert_eq!(left, right, "round {round}: {name} is there in part");
-        }
+        disk::compare(&state, &promised)
+            .unwrap_or_else(|lost| panic!("round {round}: {lost} {report:?}"));
         store.shutdown().await.expect("shutdown");
     }
     assert!(promised.len() >= WRITERS, "{promised:?}");

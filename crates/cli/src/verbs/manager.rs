@@ -290,6 +290,7 @@ pub(super) const fn unopened(error: &OpenError) -> Exit {
     match error {
         OpenError::Locked { .. } => Exit::Locked,
         OpenError::NewerSchema { .. } => Exit::TooNew,
+        OpenError::Migration { .. } => Exit::NotMigrated,
         OpenError::StoreMissing { .. } => Exit::StoreMissing,
         OpenError::Unreadable { .. } => Exit::Unreadable,
         _ => Exit::DiskFailed,

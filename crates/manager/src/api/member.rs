@@ -108,16 +108,23 @@ impl ManagerApi {
         let (action, backup, damaged) = match &self.0.boot.outcome {
             BootOutcome::Opened => ("nothing", None, None),
             BootOutcome::Created => ("created", None, None),
+            BootOutcome::Migrated { backup, .. } => ("migrated", shown(backup), None),
             BootOutcome::Restored {
                 from,
                 damaged_kept_as,
                 ..
             } => ("restored", shown(from), shown(damaged_kept_as)),
         };
+        let (from_version, to_version) = match &self.0.boot.outcome {
+            BootOutcome::Migrated { from, to, .. } => (*from, *to),
+            _ => (0, 0),
+        };
         Ok(pb::GetStoreInfoResponse {
             stores: stores.collect(),
             boot: Some(pb::BootReport {
                 action: action.to_owned(),
+                from_version,
+                to_version,
                 backup: backup.unwrap_or_default(),
                 damaged_kept_as: damaged.unwrap_or_default(),
                 ..pb::BootReport::default()

@@ -10,6 +10,7 @@ use crate::directory::Identity;
 use crate::raft::{Entry, LogId, Vote};
 use crate::record::{self, LogRecord, PlaceRecord, VoteRecord};
 use crate::room::Reserve;
+use crate::schema::{self, Kind};
 use crate::sqlite::{self, Flush, signed, text};
 use crate::state::Standing;
 
@@ -44,6 +45,7 @@ impl LogFile {
         }
         sqlite::create_schema(
             &mut connection,
+            Kind::Log,
             "CREATE TABLE log(idx INTEGER PRIMARY KEY, generation INTEGER NOT NULL, \
              term INTEGER NOT NULL, node INTEGER NOT NULL, kind INTEGER NOT NULL, \
              body BLOB NOT NULL, sum INTEGER NOT NULL)",
@@ -57,6 +59,7 @@ impl LogFile {
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let connection = sqlite::open(path, Flush::Always)?;
         sqlite::quick_check(&connection)?;
+        schema::demand_current(&connection)?;
         let identity = sqlite::get_meta(&connection, "identity")?
             .ok_or_else(|| "the identity is missing".to_owned())
             .and_then(|text| record::read_versioned(&text))?;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod disk;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +37,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    pub(crate) fn of(values: BTreeMap<String, i64>) -> Self {
+        Self { values, digest: 0 }
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<i64> {
         self.values.get(name).copied()
     }
