@@ -5,7 +5,7 @@
 //! the length of one input and never while a callback runs, so getters answer in callbacks too.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -22,6 +22,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::acts::{self, Keeper};
 use crate::callbacks::{CallbackResult, Callbacks, callback_name};
 use crate::checks::{self, Checks};
 use crate::clock::Clock;
@@ -47,6 +48,10 @@ pub(crate) enum Input {
         call_id: CallId,
         result: Result<Reply, CallFailure>,
     },
+    /// How a write of what operators decided ended (ACTS-02).
+    Kept(Result<u64, CallFailure>),
+    /// Such a write failed a while ago.
+    KeepAgain,
     Api {
         call: ApiCall,
         answer: oneshot::Sender<ApiResult>,
@@ -91,6 +96,10 @@ pub(crate) struct Driver<L> {
     calls: JoinSet<()>,
     callers: BTreeMap<ApiId, oneshot::Sender<ApiResult>>,
     next_api: u64,
+    /// What operators decided, as it stands at the Manager.
+    pub(crate) keeper: Keeper,
+    /// Calls that are answered when what they did is kept.
+    keeping: BTreeSet<ApiId>,
     /// Inputs that arrived before the timer that is due, still to be handled.
     before_timer: Option<usize>,
     closing: Option<Closing>,
@@ -148,6 +157,8 @@ impl<L: Line> Driver<L> {
             calls: JoinSet::new(),
             callers: BTreeMap::new(),
             next_api: 0,
+            keeper: Keeper::default(),
+            keeping: BTreeSet::new(),
             before_timer: None,
             closing: None,
             phase,
@@ -186,7 +197,8 @@ impl<L: Line> Driver<L> {
             while let Some(event) = self.own.pop_front() {
                 self.step(event);
             }
-            if self.closing.is_some() && self.outbox.is_empty() {
+            let quiet = self.outbox.is_empty() && !self.keeper.is_writing();
+            if self.closing.is_some() && quiet {
                 break;
             }
             match self.next().await {
@@ -259,8 +271,17 @@ impl<L: Line> Driver<L> {
                     self.step(Event::Reply { call_id, result });
                 }
             }
+            Input::Kept(result) => {
+                let again = self.keeper.written(result);
+                if again && !closing {
+                    self.keep_later();
+                } else {
+                    self.keep();
+                }
+            }
             // After a close no further event is handled (LIFE-02).
             _ if closing => {}
+            Input::KeepAgain => self.keep(),
             Input::State(state) => self.step(Event::ConnectionState(state)),
             Input::Stream(event) => self.step(Event::Stream(event)),
             Input::StreamEnded(why) => self.step(Event::Closed { error: Some(why) }),
@@ -272,6 +293,9 @@ impl<L: Line> Driver<L> {
         self.next_api += 1;
         if let Some(answer) = answer {
             self.callers.insert(id, answer);
+            if call.is_kept() {
+                self.keeping.insert(id);
+            }
         }
         self.step(Event::Api { id, call });
     }
@@ -281,7 +305,7 @@ impl<L: Line> Driver<L> {
         tracing::trace!(?event);
         let now = self.now();
         let mut effects = Effects::new();
-        let phase = {
+        let (phase, acts) = {
             let mut policy = self
                 .shared
                 .policy
@@ -294,8 +318,12 @@ impl<L: Line> Driver<L> {
             for effect in effects.as_slice() {
                 recorder.after(now, effect, &policy);
             }
-            InstancePhase::of(&policy)
+            (InstancePhase::of(&policy), policy.acts_to_keep())
         };
+        // Ahead of the answers of this input, which wait for it.
+        if let Some(acts) = acts {
+            self.keeper.want(acts);
+        }
         self.phase.send_if_modified(|current| {
             let changes = *current != phase;
             *current = phase;
@@ -304,6 +332,28 @@ impl<L: Line> Driver<L> {
         for effect in effects.drain() {
             self.perform(now, effect);
         }
+        self.keep();
+    }
+
+    /// Writes what operators decided, where that is not kept yet (ACTS-02).
+    fn keep(&mut self) {
+        let Some(write) = self.keeper.next() else {
+            return;
+        };
+        let kept = self.line.keep(write);
+        let inputs = self.sender.clone();
+        self.calls.spawn(async move {
+            let _ = inputs.send(Input::Kept(kept.await)).await;
+        });
+    }
+
+    fn keep_later(&mut self) {
+        let wake = self.shared.clock.sleep_until(self.now().mono + acts::AGAIN);
+        let inputs = self.sender.clone();
+        self.calls.spawn(async move {
+            wake.await;
+            let _ = inputs.send(Input::KeepAgain).await;
+        });
     }
 
     fn perform(&mut self, now: Now, effect: Effect) {
@@ -314,7 +364,12 @@ impl<L: Line> Driver<L> {
             }
             Effect::Callback(callback) => self.call_back(callback),
             Effect::ApiReply { id, result } => {
+                let is_kept = self.keeping.remove(&id);
                 if let Some(answer) = self.callers.remove(&id) {
+                    if is_kept && result.is_ok() && !self.keeper.is_settled() {
+                        self.keeper.hold(answer, result);
+                        return;
+                    }
                     // A caller that went away does not want its answer.
                     let _ = answer.send(result);
                 }

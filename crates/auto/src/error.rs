@@ -21,6 +21,19 @@ pub enum RunError {
         #[source]
         source: Box<greenroom_sdk::Error>,
     },
+    /// What was kept of operators' decisions cannot be read (ACTS-06). Without it a node that was
+    /// cordoned would take work again, so nothing runs.
+    #[error(
+        "what operators decided before cannot be read from the Manager (namespace {:?}, key {:?}): {why}; \
+         run the control plane that wrote it, or delete the key with `greenroom ctl KvCommit` and say \
+         cordons and drains again",
+        crate::seat::NAMESPACE,
+        crate::acts::KEY
+    )]
+    Acts {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The system gives no random numbers for ids.
     #[error("the system gives no random numbers for node ids: {0}")]
     Randomness(getrandom::Error),

@@ -196,8 +196,8 @@ impl AutoManager {
         self.ask(ApiCall::EvictNode { node_id }, done)
     }
 
-    /// Replaces the image list of one template; an empty list removes it (PREFETCH-06). It holds for
-    /// this instance: the next one begins with its settings again.
+    /// Replaces the image list of one template; an empty list removes it (PREFETCH-06). It holds
+    /// on in the instances after this one (ACTS).
     pub fn set_template_images(
         &self,
         template: impl Into<TemplateName>,
@@ -218,8 +218,7 @@ impl AutoManager {
     }
 
     /// Replaces the list of hot spares, given as the tree of the setting `hotSpares`; answers with
-    /// what that changes (SPARE-20, SPARE-23). It holds for this instance: the next one begins with
-    /// its settings again.
+    /// what that changes (SPARE-20, SPARE-23). It holds on in the instances after this one (ACTS).
     pub fn update_hot_spare_specs(
         &self,
         hot_spares: serde_json::Value,

@@ -8,16 +8,22 @@ use greenroom_sdk::{
     StreamItem,
 };
 use greenroom_types::call::{Call, Reply};
+use greenroom_types::kv::{KvCommit, KvWrite};
 use tokio::sync::mpsc;
 
+use crate::acts::{self, Write};
 use crate::driver::Input;
-use crate::seat::Gate;
+use crate::seat::{Gate, NAMESPACE};
 
 /// What the loop needs of a Manager. A trait, so that the loop is tested without one.
 pub(crate) trait Line: Send + 'static {
     /// Makes a call.
     fn call(&self, call: Call)
     -> impl Future<Output = Result<Reply, CallFailure>> + Send + 'static;
+
+    /// Writes what operators decided; gives the key's revision (ACTS-02).
+    fn keep(&self, write: Write)
+    -> impl Future<Output = Result<u64, CallFailure>> + Send + 'static;
 
     /// Closes the channel.
     fn close(&mut self);
@@ -40,27 +46,76 @@ impl Line for ManagerLine {
     ) -> impl Future<Output = Result<Reply, CallFailure>> + Send + 'static {
         let (client, gate) = (self.client.clone(), self.gate.clone());
         async move {
-            let unsent = |why: &str| Err(CallFailure::Unavailable(why.to_owned()));
             let Some(client) = client else {
                 return unsent("not connected yet");
             };
-            let Some(gate) = gate else {
-                return client.call(call).await.map_err(failure);
+            let call = async { client.call(call).await.map_err(failure) };
+            while_open(gate.as_ref(), call).await
+        }
+    }
+
+    fn keep(
+        &self,
+        write: Write,
+    ) -> impl Future<Output = Result<u64, CallFailure>> + Send + 'static {
+        let (client, gate) = (self.client.clone(), self.gate.clone());
+        async move {
+            let Some(client) = client else {
+                return unsent("not connected yet");
             };
-            if !gate.is_open() {
-                return unsent("another control plane may be active: nothing was sent");
-            }
-            tokio::select! {
-                biased;
-                () = gate.closed() => unsent("another control plane may be active"),
-                answer = client.call(call) => answer.map_err(failure),
-            }
+            while_open(gate.as_ref(), keep(&client, write)).await
         }
     }
 
     fn close(&mut self) {
         if let Some(client) = self.client.take() {
             client.close();
+        }
+    }
+}
+
+fn unsent<T>(why: &str) -> Result<T, CallFailure> {
+    Err(CallFailure::Unavailable(why.to_owned()))
+}
+
+/// Does it while this control plane may act (ACTIVE-04).
+async fn while_open<T>(
+    gate: Option<&Gate>,
+    what: impl Future<Output = Result<T, CallFailure>>,
+) -> Result<T, CallFailure> {
+    let Some(gate) = gate else {
+        return what.await;
+    };
+    if !gate.is_open() {
+        return unsent("another control plane may be active: nothing was sent");
+    }
+    tokio::select! {
+        biased;
+        () = gate.closed() => unsent("another control plane may be active"),
+        done = what => done,
+    }
+}
+
+/// Writes the key as it is expected to stand; where it stands otherwise, over what stands there: the
+/// answer of an earlier write may have been lost, and nobody else may write it now.
+async fn keep(client: &Client, write: Write) -> Result<u64, CallFailure> {
+    let commit = |expected: u64| {
+        client.kv_commit(KvCommit {
+            namespace: NAMESPACE.to_owned(),
+            writes: vec![KvWrite::set(acts::KEY, write.value.clone()).expecting(expected)],
+            ..KvCommit::default()
+        })
+    };
+    match commit(write.expected).await {
+        Err(error) if error.reason() == "revision_mismatch" => {}
+        done => return done.map_err(failure),
+    }
+    let stands = client.kv_get(NAMESPACE, acts::KEY).await.map_err(failure)?;
+    match stands {
+        Some(entry) if *entry.value == *write.value => Ok(entry.revision),
+        other => {
+            let revision = other.map_or(0, |entry| entry.revision);
+            commit(revision).await.map_err(failure)
         }
     }
 }

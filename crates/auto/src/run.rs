@@ -3,15 +3,18 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use greenroom_policy::acts::Acts;
 use greenroom_policy::event::ConnectionState;
 use greenroom_policy::{Event, IdSource, Policy, Settings as PolicySettings};
 use greenroom_sdk::{Client, Settings as SdkSettings};
 use tokio::sync::watch;
 
+use crate::acts::{self, Keeper};
 use crate::driver::{Driver, Parts};
 use crate::error::{EndError, RunError};
 use crate::handle::AutoManager;
 use crate::line::{ManagerLine, feed_events, feed_states};
+use crate::seat::NAMESPACE;
 use crate::settings::Settings;
 
 /// How an instance ended: closed on request, or by itself.
@@ -89,6 +92,7 @@ impl AutoManager {
         let mut connection = SdkSettings::new([address(&url)]);
         connection.access = settings.access;
         let window_s = checked.pending_window_sent_s();
+        let seated = settings.gate.is_some();
         let policy = Policy::new(checked, settings.clock.now(), IdSource::seeded(seed));
         let (mut driver, instance, ended) = Driver::new(Parts {
             policy: if settings.traces {
@@ -111,17 +115,18 @@ impl AutoManager {
         let connected = tokio::select! {
             biased;
             () = settings.signal.cancelled() => Err(RunError::Aborted),
-            client = Client::connect(connection) => {
-                client.map_err(|source| RunError::Connect { url, source: Box::new(source) })
-            }
+            begun = begin(connection, url) => begun,
         };
-        let client = match connected {
-            Ok(client) => client,
+        let (client, acts, revision) = match connected {
+            Ok(begun) => begun,
             Err(error) => {
                 driver.abandon(&error);
                 return Err(error);
             }
         };
+        tell_of(&acts);
+        driver.keeper = Keeper::new(acts.clone(), revision, seated);
+        driver.step(Event::Acts(Box::new(acts)));
         let inputs = driver.sender();
         driver
             .feeds
@@ -132,6 +137,44 @@ impl AutoManager {
         driver.line.client = Some(client);
         tokio::spawn(driver.run());
         Ok((instance, RunHandle::new(ended)))
+    }
+}
+
+/// Connects, and reads what operators decided before (ACTS-03): the acts, and their key's revision.
+async fn begin(connection: SdkSettings, url: String) -> Result<(Client, Acts, u64), RunError> {
+    let failed = |source| RunError::Connect {
+        url: url.clone(),
+        source: Box::new(source),
+    };
+    let client = Client::connect(connection).await.map_err(failed)?;
+    let entry = client.kv_get(NAMESPACE, acts::KEY).await.map_err(failed)?;
+    let Some(entry) = entry else {
+        return Ok((client, Acts::default(), 0));
+    };
+    let acts = acts::read(&entry.value).map_err(|why| RunError::Acts { why })?;
+    Ok((client, acts, entry.revision))
+}
+
+/// An operator who reads the settings must be able to see why they do not count.
+fn tell_of(acts: &Acts) {
+    if !acts.nodes.is_empty() {
+        tracing::info!(
+            nodes = acts.nodes.len(),
+            "cordons and drains of before hold on"
+        );
+    }
+    if acts.hot_spares.is_some() {
+        tracing::warn!(
+            "`greenroom spares set` was used: that list counts, and not hotSpares of the settings, until \
+             it is set to the same list again"
+        );
+    }
+    for template in acts.templates.keys() {
+        tracing::warn!(
+            template = template.as_str(),
+            "`greenroom templates set` was used: its images count, and not those of the settings, until \
+             they are set to the same again"
+        );
     }
 }
 

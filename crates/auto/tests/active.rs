@@ -1,13 +1,17 @@
 //! Goal: of several control planes one acts. Method: each on a runtime of its own, so that it can be
 //! killed or held up as a process is, against a real Manager with a worker that runs nothing.
+//! What an operator told the one that acts holds for the next (ACTS).
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use greenroom_auto::policy::drain::{DrainOptions, DrainPhase};
 use greenroom_auto::{
     AutoManager, Current, Holder, Seat, SeatSettings, Settings, Supervisor, supervise_seated,
 };
 use greenroom_sdk::types::inventory::NodeInventory;
+use greenroom_sdk::types::kv::{KvCommit, KvWrite};
+use greenroom_sdk::types::{Millis, NodeId};
 use greenroom_testkit::{FakeWorker, TestManager, bundle, within};
 use tokio::runtime::Runtime;
 
@@ -21,18 +25,28 @@ struct Plane {
 
 impl Plane {
     fn start(manager: &TestManager, name: &str) -> Self {
+        Self::with(manager, name, |_| {})
+    }
+
+    /// The same with other settings.
+    fn with(
+        manager: &TestManager,
+        name: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let tree = serde_json::json!({
+        let mut tree = serde_json::json!({
             "url": manager.address().to_string(),
             "placementPools": [{
                 "name": "own",
                 "tiers": [{"name": "own", "kind": "local-servers", "scaleOut": "fixed"}],
             }],
         });
+        change(&mut tree);
         let seat = SeatSettings {
             name: name.to_owned(),
             url: format!("http://{name}"),
@@ -105,8 +119,13 @@ impl Plane {
 }
 
 async fn worker(manager: &TestManager) -> FakeWorker {
+    worker_named(manager, "studio").await.1
+}
+
+async fn worker_named(manager: &TestManager, name: &str) -> (NodeId, FakeWorker) {
     let client = manager.client().await;
-    let slot = client.register_cluster_node("studio", "own").await.unwrap();
+    let slot = client.register_cluster_node(name, "own").await.unwrap();
+    let node_id = slot.node_id.clone();
     let worker = FakeWorker::with_token(slot.token, "studio's machine").await;
     worker.show(NodeInventory {
         total_capacity: 8.0,
@@ -114,7 +133,7 @@ async fn worker(manager: &TestManager) -> FakeWorker {
     });
     worker.call_in(&client).await.unwrap();
     worker.wait_greeted(1).await;
-    worker
+    (node_id, worker)
 }
 
 // spec: ACTIVE-01, ACTIVE-02, ACTIVE-03, ACTIVE-05, ACTIVE-07
@@ -218,4 +237,175 @@ async fn without_a_manager_nobody_is_active_and_the_last_one_goes_on_with_it() {
     let after = one.live().await;
     assert!(!after.is_same(&before), "it hydrated anew");
     one.end().await;
+}
+
+async fn kept(manager: &TestManager) -> serde_json::Value {
+    let client = manager.client().await;
+    let entry = client.kv_get("control-plane", "acts").await.unwrap();
+    serde_json::from_slice(&entry.expect("the key").value).unwrap()
+}
+
+// spec: ACTS-01, ACTS-02, ACTS-03, CORDON-04
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_cordoned_takes_no_work_after_a_takeover() {
+    let manager = TestManager::start().await;
+    let (first, worker) = worker_named(&manager, "first").await;
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    let told = one.live().await;
+    let mut two = Plane::start(&manager, "two");
+    two.until_behind("one").await;
+    within("a cordon", told.cordon_node(first.clone()))
+        .await
+        .unwrap();
+    // It was written before it was acknowledged.
+    assert_eq!(
+        kept(&manager).await["acts"]["nodes"][first.as_str()]["cordoned"],
+        true
+    );
+
+    one.kill();
+    two.until_active().await;
+    let next = two.live().await;
+    assert!(next.is_cordoned(&first));
+    client.create_bundle(bundle("late", &["a"])).await.unwrap();
+    let (second, other) = worker_named(&manager, "second").await;
+    watch.until_last("late.0.a", "running").await;
+    assert_eq!(next.node_for_job(&"late.0.a".into()), Some(second));
+    assert!(
+        worker
+            .orders()
+            .iter()
+            .all(|it| it.provision_of("late.0.a").is_none())
+    );
+    assert!(
+        other
+            .orders()
+            .iter()
+            .any(|it| it.provision_of("late.0.a").is_some())
+    );
+
+    // Taken back, it is forgotten.
+    within("the end of a cordon", next.uncordon_node(first.clone()))
+        .await
+        .unwrap();
+    assert_eq!(kept(&manager).await["acts"]["nodes"], serde_json::json!({}));
+    two.end().await;
+    let mut three = Plane::start(&manager, "three");
+    three.until_active().await;
+    assert!(!three.live().await.is_cordoned(&first));
+    three.end().await;
+}
+
+// spec: ACTS-04, LIFE-08
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_goes_on_under_the_next_control_plane() {
+    let manager = TestManager::start().await;
+    let (first, _worker) = worker_named(&manager, "first").await;
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    client.create_bundle(bundle("stays", &["a"])).await.unwrap();
+    watch.until_last("stays.0.a", "running").await;
+    let options = DrainOptions {
+        timeout_ms: Some(Millis(3_600_000)),
+        ..DrainOptions::default()
+    };
+    let drain = one.live().await.drain_node(first.clone(), options);
+    let drain = within("a drain", drain).await.unwrap();
+    // There is nowhere to go.
+    assert_eq!(drain.phase, DrainPhase::Waiting);
+    one.end().await;
+
+    let mut two = Plane::start(&manager, "two");
+    two.until_active().await;
+    let next = two.live().await;
+    let drain = next.drain_status(&first).expect("the drain goes on");
+    assert_eq!((drain.phase, drain.force), (DrainPhase::Waiting, false));
+    assert!(drain.timeout_ms > 3_500_000 && drain.timeout_ms <= 3_600_000);
+    assert!(next.is_cordoned(&first));
+    // Cancelled, it is forgotten.
+    within("the end of a drain", next.uncordon_node(first.clone()))
+        .await
+        .unwrap();
+    assert_eq!(kept(&manager).await["acts"]["nodes"], serde_json::json!({}));
+    two.end().await;
+}
+
+// spec: ACTS-01, ACTS-05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_were_set_hold_until_they_are_set_back() {
+    let manager = TestManager::start().await;
+    let begin = |name: &str| {
+        Plane::with(&manager, name, |tree| {
+            tree["hotSpares"] = serde_json::json!([{"pool": "own", "targetCount": 1}]);
+            tree["templateImages"] = serde_json::json!({"enc": ["enc:1"], "dec": ["dec:1"]});
+        })
+    };
+    let list = |count: u32| serde_json::json!([{"pool": "own", "targetCount": count}]);
+    let mut one = begin("one");
+    one.until_active().await;
+    let told = one.live().await;
+    within("a list", told.update_hot_spare_specs(list(3)))
+        .await
+        .unwrap();
+    let enc = told.set_template_images("enc", vec!["enc:2".to_owned()]);
+    within("images", enc).await.unwrap();
+    within("no images", told.set_template_images("dec", Vec::new()))
+        .await
+        .unwrap();
+    one.kill();
+
+    let mut two = begin("two");
+    two.until_active().await;
+    let next = two.live().await;
+    let (count, images) = next.read(|policy| {
+        let settings = policy.settings();
+        (
+            settings.hot_spares[0].target_count,
+            settings.template_images.clone(),
+        )
+    });
+    assert_eq!(count, 3);
+    assert_eq!(images, [("enc".into(), vec!["enc:2".to_owned()])].into());
+    within("the list", next.update_hot_spare_specs(list(1)))
+        .await
+        .unwrap();
+    for (name, image) in [("enc", "enc:1"), ("dec", "dec:1")] {
+        let back = next.set_template_images(name, vec![image.to_owned()]);
+        within("images", back).await.unwrap();
+    }
+    assert_eq!(
+        kept(&manager).await["acts"],
+        serde_json::json!({"nodes": {}, "templates": {}})
+    );
+    two.end().await;
+}
+
+// spec: ACTS-06
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_what_was_kept_nothing_is_decided() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let rubbish = KvCommit {
+        namespace: "control-plane".to_owned(),
+        writes: vec![KvWrite::set("acts", *b"rubbish")],
+        ..KvCommit::default()
+    };
+    client.kv_commit(rubbish).await.unwrap();
+    let tree = serde_json::json!({"url": manager.address().to_string()});
+    let refused = AutoManager::run(Settings::new(tree))
+        .await
+        .err()
+        .expect("a refusal");
+    let text = refused.to_string();
+    assert!(
+        text.contains("\"acts\"") && text.contains("no JSON"),
+        "{text}"
+    );
+    let entry = client.kv_get("control-plane", "acts").await.unwrap();
+    assert_eq!(&*entry.unwrap().value, b"rubbish", "left as it is");
 }

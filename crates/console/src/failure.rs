@@ -63,7 +63,9 @@ impl From<CallError> for Failure {
         let status = match &error {
             CallError::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
             CallError::Answer { .. } => StatusCode::BAD_GATEWAY,
-            CallError::Api(ApiError::Closed) => StatusCode::SERVICE_UNAVAILABLE,
+            CallError::Api(ApiError::Closed | ApiError::NotKept { .. }) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             CallError::Api(ApiError::UnknownBundle { .. } | ApiError::UnknownNode { .. }) => {
                 StatusCode::NOT_FOUND
             }

@@ -33,6 +33,7 @@ impl Policy {
             vec!["all of it: the node is being ended already".to_owned()]
         };
         if open {
+            self.acts.changed = true;
             let drain = self.drains.get_mut(node_id)?;
             drain.options.strategy = options.strategy.or(drain.options.strategy);
             drain.options.strategies.extend(options.strategies);
@@ -127,6 +128,7 @@ impl Policy {
         let Some(drain) = self.drains.get_mut(node_id) else {
             return;
         };
+        self.acts.changed = true;
         drain.state.force |= force;
         let ends = drain.ends.min(now + timeout);
         if ends < drain.ends {

@@ -1,9 +1,9 @@
 //! Calls of the embedder: passed through to the Manager, or acted on here (BUNDLE-05, CORDON, NODE-13,
 //! STOP-01, LIFE-02).
 
-use greenroom_types::NodeId;
 use greenroom_types::bundle::BundleState;
 use greenroom_types::call::Call;
+use greenroom_types::{NodeId, TemplateName};
 
 use crate::calls::Purpose;
 use crate::effect::{Effect, Effects};
@@ -127,13 +127,9 @@ impl Policy {
                 self.update_hot_spare_specs(&hot_spares, out)
             }
             ApiCall::SetTemplateImages { template, refs } => {
-                self.fleet.set_template_images(template.clone(), &refs);
-                if refs.is_empty() {
-                    self.settings.template_images.remove(&template);
-                } else {
-                    self.settings.template_images.insert(template.clone(), refs);
-                }
+                self.replace_template_images(template.clone(), refs);
                 self.look_at_template(&template);
+                self.acts.changed = true;
                 Ok(ApiAnswer::Done)
             }
             ApiCall::Close => {
@@ -150,6 +146,15 @@ impl Policy {
     /// The Manager's outcome is the caller's; the view changes when the events arrive (BUNDLE-05).
     fn pass(&mut self, id: ApiId, call: Call, out: &mut Effects) {
         self.send(call, Purpose::PassThrough { api: id }, out);
+    }
+
+    pub(crate) fn replace_template_images(&mut self, template: TemplateName, refs: Vec<String>) {
+        self.fleet.set_template_images(template.clone(), &refs);
+        if refs.is_empty() {
+            self.settings.template_images.remove(&template);
+        } else {
+            self.settings.template_images.insert(template, refs);
+        }
     }
 
     fn known(&self, node_id: &NodeId) -> ApiResult {
@@ -179,6 +184,9 @@ impl Policy {
 
     /// Lifts the policy's own cordon; the one in the inventory is the node's (CORDON-03).
     fn uncordon(&mut self, node_id: &NodeId, out: &mut Effects) -> ApiResult {
+        if self.uncordon_absent(node_id) {
+            return Ok(ApiAnswer::Done);
+        }
         let known = self.known(node_id)?;
         self.cancel_drain(node_id, out);
         let cordoned = self.is_cordoned(node_id);

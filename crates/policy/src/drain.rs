@@ -211,6 +211,7 @@ impl Policy {
             again: BTreeSet::new(),
         };
         self.drains.insert(node_id.clone(), drain);
+        self.acts.changed = true;
         // What is on its way here is called back while that is clean; else it is drained when it has
         // landed (DRAIN-12).
         for id in self.targets_on(node_id) {
@@ -514,6 +515,7 @@ impl Policy {
     ) {
         if let Some(drain) = self.drains.get_mut(node_id) {
             drain.state.phase = phase;
+            self.acts.changed = true;
             if let Some(reason) = reason {
                 drain.state.reason = Some(reason.to_owned());
             }
@@ -612,7 +614,7 @@ impl Policy {
     /// The node left the mirror, or began anew (INTR-10).
     pub(crate) fn forget_drain(&mut self, node_id: &NodeId) {
         self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
-        self.drains.remove(node_id);
+        self.acts.changed |= self.drains.remove(node_id).is_some();
         self.notices.remove(node_id);
     }
 

@@ -11,6 +11,7 @@ use greenroom_types::stream::StreamEvent;
 use greenroom_types::{BundleId, JobId, JobName, MigrationId, Millis, NodeId, TemplateName, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::acts::Acts;
 use crate::drain::{DrainOptions, DrainState};
 use crate::migration::{MigrateOptions, MigrationRefusal};
 use crate::settings::AutoSettingsValidationError;
@@ -37,6 +38,8 @@ pub struct ApiId(pub u64);
 pub enum Event {
     /// The channel to the Manager changed its state (CALLB-03).
     ConnectionState(ConnectionState),
+    /// What was kept of the instance before; ahead of the snapshot (ACTS-03).
+    Acts(Box<Acts>),
     /// The Manager's stream said this.
     Stream(StreamEvent),
     /// A call on the Manager ended (TIME-02).
@@ -333,6 +336,15 @@ pub enum ApiError {
     /// The new settings are not valid; nothing changed (SPARE-20).
     #[error(transparent)]
     Settings(AutoSettingsValidationError),
+    /// It is done, and would end with this control plane (ACTS-02).
+    #[error(
+        "it holds now, but was not stored, so it would end with this control plane: {why}; that is \
+         tried again by itself, and may be said again"
+    )]
+    NotKept {
+        /// Why.
+        why: String,
+    },
     /// The call on the Manager that it stands for failed.
     #[error(transparent)]
     Manager(#[from] CallFailure),
@@ -383,6 +395,7 @@ impl ApiError {
             Self::NotASpare { .. } => "notASpare",
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),
+            Self::NotKept { .. } => "notKept",
             Self::Manager(CallFailure::Refused(refusal)) => &refusal.reason,
             Self::Manager(CallFailure::Unavailable(_)) => "unavailable",
             Self::Manager(CallFailure::TimedOut) => "timedOut",

@@ -141,6 +141,7 @@ impl Policy {
         else {
             return;
         };
+        let restored = self.restore_acts();
         let mut findings = Findings::default();
         for job_id in &snapshot.jobs {
             self.bind_from_history(job_id, &mut findings);
@@ -178,6 +179,7 @@ impl Policy {
         self.timers.set(Timer::Sweep, due);
         self.spare_tick();
         self.adopt_services(&snapshot.jobs, out);
+        self.resume_acts(restored, out);
         self.restore_notices(out);
 
         // Calls that came meanwhile, each an input of its own (HYDR-04).

@@ -8,6 +8,7 @@
 //!
 //! The requirement ids in the docs are those of docs/spec/policy.md.
 
+pub mod acts;
 mod amend;
 mod api;
 mod bundle;

@@ -112,7 +112,11 @@ impl Policy {
         record.last_activity = now;
         self.fleet.upsert_node(NodeFacts::of_metadata(metadata));
         self.note_spare_tag(&node_id);
-        self.change_condition(&node_id, |condition| condition.state = fleet_state(state));
+        let cordoned = self.note_present(&node_id);
+        self.change_condition(&node_id, |condition| {
+            condition.state = fleet_state(state);
+            condition.cordoned |= cordoned;
+        });
     }
 
     /// Changes what stands in the way of a node, and has the spares looked at if it is one.
@@ -121,7 +125,9 @@ impl Policy {
         node_id: &NodeId,
         change: impl FnOnce(&mut NodeCondition),
     ) {
+        let cordoned = self.is_cordoned(node_id);
         self.fleet.update_condition(node_id, change);
+        self.acts.changed |= cordoned != self.is_cordoned(node_id);
         self.touch_spare(node_id);
     }
 
@@ -146,6 +152,7 @@ impl Policy {
         ] {
             self.timers.stop(&timer);
         }
+        self.note_absent(node_id);
         self.forget_spare(node_id);
         self.forget_drain(node_id);
         self.nodes.remove(node_id);
@@ -519,6 +526,7 @@ impl Policy {
             }
             self.forget_node(&node_id);
         }
+        self.forget_absent();
         let due = Due::Mono(now + sweep_interval(&self.settings));
         self.timers.set(Timer::Sweep, due);
     }

@@ -10,6 +10,7 @@ use greenroom_placement::Fleet;
 use greenroom_types::stream::LeasePause;
 use greenroom_types::{BundleId, JobId, NodeId, Now, PoolName, TierName};
 
+use crate::acts::ActsRecord;
 use crate::bundle::BundleRecord;
 use crate::calls::Calls;
 use crate::drain::Drain;
@@ -65,6 +66,8 @@ pub struct Policy {
     pub(crate) drains: BTreeMap<NodeId, Drain>,
     /// Standing notices of providers (INTR).
     pub(crate) notices: BTreeMap<NodeId, Notice>,
+    /// What outlives the instance (ACTS).
+    pub(crate) acts: ActsRecord,
     /// Why and since when leases stand still, as far as the stream told (LAUNCH-13).
     pub(crate) lease_pause: Option<LeasePause>,
     /// The calls that the channel stays open for, while it closes (LIFE-05).
@@ -107,6 +110,7 @@ impl Policy {
         fleet.set_service_ports(crate::getters::service_ports(&settings));
         let mut timers = TimerTable::default();
         timers.look(now);
+        let acts = ActsRecord::new(&settings);
         Self {
             settings,
             ids,
@@ -133,6 +137,7 @@ impl Policy {
             migrations: Migrations::default(),
             drains: BTreeMap::new(),
             notices: BTreeMap::new(),
+            acts,
             lease_pause: None,
             closing: None,
             counters: Counters::default(),
@@ -153,6 +158,7 @@ impl Policy {
         self.now = now;
         self.timers.look(now);
         match event {
+            Event::Acts(acts) => self.take_acts(*acts),
             Event::Stream(event) => self.apply_stream(event, out),
             Event::Reply { call_id, result } => self.apply_reply(call_id, result, out),
             Event::Api { id, call } => self.apply_api(id, call, out),

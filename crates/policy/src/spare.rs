@@ -432,6 +432,7 @@ impl Policy {
         if !diff.is_empty() {
             self.write_changed_fields(&old, &diff, out);
             self.spares.due = true;
+            self.acts.changed = true;
         }
         Ok(ApiAnswer::HotSpareSpecs(diff))
     }

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Mutex;
 
+use greenroom_policy::acts::Acts;
 use greenroom_policy::event::ApiAnswer;
 use greenroom_policy::{ApiError, IdSource, Settings as PolicySettings};
 use greenroom_types::bundle::{Bundle, BundleJob, BundleStatus, Requirements};
@@ -14,6 +15,7 @@ use greenroom_types::node::{NodeMetadata, RunningNodeMetadata};
 use greenroom_types::{BundleId, JobId, NodeId, Wall};
 
 use super::*;
+use crate::acts::Write;
 use crate::error::CallError;
 
 // === the surroundings ===
@@ -54,7 +56,10 @@ impl Clock for StandingClock {
 /// Records calls; answers them with "done" while its gate is open.
 struct FakeLine {
     sent: mpsc::UnboundedSender<Call>,
+    kept: mpsc::UnboundedSender<Acts>,
     gate: watch::Receiver<bool>,
+    /// The same for what is kept.
+    keeps: watch::Receiver<bool>,
     closed: mpsc::UnboundedSender<()>,
 }
 
@@ -71,6 +76,21 @@ impl Line for FakeLine {
                 std::future::pending::<()>().await;
             }
             Ok(Reply::Done)
+        }
+    }
+
+    fn keep(
+        &self,
+        write: Write,
+    ) -> impl Future<Output = Result<u64, CallFailure>> + Send + 'static {
+        let _ = self.kept.send(crate::acts::read(&write.value).unwrap());
+        let mut gate = self.keeps.clone();
+        async move {
+            let is_open = gate.wait_for(|open| *open).await.is_ok();
+            if !is_open {
+                std::future::pending::<()>().await;
+            }
+            Ok(write.expected + 1)
         }
     }
 
@@ -106,7 +126,9 @@ struct Bench {
     inputs: mpsc::Sender<Input>,
     clock: Arc<StandingClock>,
     gate: watch::Sender<bool>,
+    keeps: watch::Sender<bool>,
     sent: mpsc::UnboundedReceiver<Call>,
+    kept: mpsc::UnboundedReceiver<Acts>,
     names: mpsc::UnboundedReceiver<&'static str>,
     closed: mpsc::UnboundedReceiver<()>,
     signal: CancellationToken,
@@ -125,16 +147,20 @@ impl Bench {
         });
         let settings = PolicySettings::parse(&tree).unwrap();
         let (sent_in, sent) = mpsc::unbounded_channel();
+        let (kept_in, kept) = mpsc::unbounded_channel();
         let (names_in, names) = mpsc::unbounded_channel();
         let (closed_in, closed) = mpsc::unbounded_channel();
         let (gate, gate_out) = watch::channel(true);
+        let (keeps, keeps_out) = watch::channel(true);
         let signal = CancellationToken::new();
         let (mut driver, instance, _) = Driver::new(Parts {
             settings: tree,
             policy: Policy::new(settings, clock.now(), IdSource::seeded(1)),
             line: FakeLine {
                 sent: sent_in,
+                kept: kept_in,
                 gate: gate_out,
+                keeps: keeps_out,
                 closed: closed_in,
             },
             callbacks: Arc::new(Recorder {
@@ -151,7 +177,9 @@ impl Bench {
             instance,
             clock,
             gate,
+            keeps,
             sent,
+            kept,
             names,
             closed,
             signal,
@@ -588,4 +616,33 @@ async fn what_happened_is_kept_as_steps_and_decisions() {
     assert_eq!(decided["expect"]["trace"]["chosen"], "n1", "{steps:#?}");
     assert_eq!(decided["at"], 90_000, "{steps:#?}");
     assert_eq!(steps.len(), 4, "what was refused is not kept: {steps:#?}");
+}
+
+// spec: ACTS-02, CORDON-04
+#[tokio::test]
+async fn an_operator_is_answered_when_what_he_did_is_kept() {
+    let mut bench = Bench::silent();
+    bench.start();
+    bench.hydrate().await;
+    assert!(bench.instance.live().await);
+    bench.keeps.send_replace(false);
+    let cordoned = bench.instance.cordon_node("n1");
+    let written = bench.kept.recv().await.unwrap();
+    assert!(written.nodes[&NodeId::new("n1")].cordoned);
+    // Said again, it waits for the same write, and writes nothing of its own.
+    let again = bench.instance.cordon_node("n1");
+    let mut both = std::pin::pin!(futures::future::join(cordoned, again));
+    // It has nothing to do with what is kept, so it is answered, after both were handled.
+    assert!(bench.instance.evict_node("nowhere").await.is_err());
+    assert!(futures::poll!(&mut both).is_pending());
+    bench.keeps.send_replace(true);
+    assert_eq!(both.await, (Ok(()), Ok(())));
+    assert!(bench.kept.try_recv().is_err());
+    bench.instance.uncordon_node("n1").await.unwrap();
+    assert!(bench.kept.try_recv().unwrap().nodes.is_empty());
+    // What ends with the instance is not taken back.
+    bench.instance.cordon_node("n1").await.unwrap();
+    bench.kept.try_recv().unwrap();
+    bench.instance.close().await;
+    assert!(bench.kept.try_recv().is_err());
 }

@@ -1,5 +1,5 @@
 //! `greenroom spares` and `templates`: live changes of what the control plane keeps ready. They hold
-//! until it ends; the next one begins with its settings again.
+//! until they are set back (ACTS).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ enum SparesAction {
         #[command(flatten)]
         control: Control,
     },
-    /// Replace the list of spares wanted, until the control plane ends.
+    /// Replace the list of spares wanted, until it is set to that of the settings again.
     Set {
         /// A list as under `hotSpares` in the settings, or settings that have one.
         #[arg(short, long, value_name = "FILE")]
@@ -81,7 +81,7 @@ enum TemplatesAction {
         #[command(flatten)]
         control: Control,
     },
-    /// Replace the images of a template, until the control plane ends.
+    /// Replace the images of a template, until they are set to those of the settings again.
     Set {
         /// The template.
         template: TemplateName,

@@ -1,9 +1,9 @@
 //! What one instance leaves to the next (LIFE, CORDON, HYDR).
 
-use greenroom_policy::ApiCall;
-use greenroom_policy::drain::DrainOptions;
-use greenroom_types::NodeId;
+use greenroom_policy::drain::{DrainOptions, DrainPhase};
+use greenroom_policy::{ApiCall, Event};
 use greenroom_types::stream::StreamEvent;
+use greenroom_types::{Millis, NodeId};
 use serde_json::{Value, json};
 
 use crate::world::{World, bundle, cloud, fixed, inventory, job, settings, sized};
@@ -36,21 +36,145 @@ fn drain(w: &mut World, node: &str) {
     });
 }
 
-// spec: CORDON-04
+/// The same, told what was kept.
+fn told(w: &World, pools: Value, nodes: &[&str]) -> World {
+    let mut next = restarted(w, pools, nodes);
+    next.handle(Event::Acts(Box::new(w.policy.acts())));
+    next
+}
+
+// spec: CORDON-04, ACTS-03
 #[test]
-fn a_cordon_ends_with_the_instance_unless_the_provider_takes_the_node() {
+fn a_cordon_outlives_the_instance_ahead_of_the_first_decision() {
     let mut w = World::with(fixed(), &[("n", 4.0), ("m", 4.0)]);
-    w.tag("m", "own", "interruption", "spotInterruption");
-    for id in ["n", "m"] {
-        w.api(ApiCall::CordonNode { node_id: id.into() });
-        assert!(w.policy.is_cordoned(&id.into()));
-    }
+    w.api(ApiCall::CordonNode {
+        node_id: "n".into(),
+    });
+    assert!(w.policy.acts_to_keep().is_some());
+    assert!(w.policy.acts_to_keep().is_none(), "told once");
     w.at(24 * 3_600_000);
     assert!(w.policy.is_cordoned(&"n".into()), "as long as it lives");
-    let mut next = restarted(&w, fixed(), &["n", "m"]);
+    w.submit(bundle("a", json!([sized("e", 4.0)])));
+    w.submit(bundle("b", json!([sized("e", 4.0)])));
+    assert_eq!(w.node_of("a.0.e").unwrap(), "m");
+    let mut next = told(&w, fixed(), &["n", "m"]);
     next.complete();
-    assert!(!next.policy.is_cordoned(&NodeId::new("n")));
-    assert!(next.policy.is_cordoned(&NodeId::new("m")));
+    assert!(next.policy.is_cordoned(&NodeId::new("n")));
+    assert_eq!(
+        next.node_of("b.0.e"),
+        None,
+        "placed as ever, on what is open"
+    );
+    next.api(ApiCall::UncordonNode {
+        node_id: "n".into(),
+    });
+    assert_eq!(next.node_of("b.0.e").unwrap(), "n");
+    assert!(next.policy.acts().is_empty());
+    // Without what was kept there is none, but where the provider takes the node (INTR-14).
+    w.tag("m", "own", "interruption", "spotInterruption");
+    let mut untold = restarted(&w, fixed(), &["n", "m"]);
+    untold.complete();
+    assert!(!untold.policy.is_cordoned(&NodeId::new("n")));
+    assert!(untold.policy.is_cordoned(&NodeId::new("m")));
+}
+
+// spec: ACTS-05
+#[test]
+fn a_cordon_waits_a_week_for_its_server() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    let node_id = NodeId::new("n");
+    w.api(ApiCall::CordonNode {
+        node_id: node_id.clone(),
+    });
+    // It is not there when the next instance begins, and comes back.
+    let mut next = told(&w, fixed(), &[]);
+    next.complete();
+    assert!(next.policy.acts().nodes.contains_key(&node_id));
+    next.at(6 * 24 * 3_600_000);
+    next.joins("n", 4.0);
+    assert!(next.policy.is_cordoned(&node_id));
+    // Or it never does.
+    let mut next = told(&w, fixed(), &[]);
+    next.complete();
+    next.at(7 * 24 * 3_600_000 + 300_000);
+    assert!(next.policy.acts().is_empty());
+    // Nobody waits for one whose cordon was lifted meanwhile.
+    let mut next = told(&w, fixed(), &[]);
+    next.complete();
+    next.api(ApiCall::UncordonNode { node_id });
+    assert!(next.policy.acts().is_empty());
+}
+
+// spec: ACTS-04
+#[test]
+fn a_drain_is_taken_up_again_with_the_time_that_is_left_to_it() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.runs("a.0.e");
+    w.api(ApiCall::DrainNode {
+        node_id: "n".into(),
+        options: DrainOptions {
+            timeout_ms: Some(Millis(600_000)),
+            force: true,
+            ..DrainOptions::default()
+        },
+    });
+    w.at(100_000);
+    let mut next = told(&w, fixed(), &["n", "m"]);
+    next.complete();
+    let state = next.policy.drain_status(&"n".into()).unwrap().clone();
+    assert_eq!((state.timeout_ms, state.force), (500_000, true));
+    assert_eq!(state.phase, DrainPhase::Migrating, "there is a place now");
+    // Its time ran out while no instance acted: what is there has a minute to move.
+    w.jump(24 * 3_600_000);
+    let mut late = told(&w, fixed(), &["n"]);
+    late.now = w.now;
+    late.complete();
+    assert!(
+        !late
+            .calls()
+            .iter()
+            .any(|call| call.starts_with("terminate"))
+    );
+    let begun = w.now.mono.0;
+    late.at(begun + 59_999);
+    assert!(
+        !late
+            .calls()
+            .iter()
+            .any(|call| call.starts_with("terminate"))
+    );
+    late.at(begun + 60_000);
+    assert!(
+        late.calls()
+            .iter()
+            .any(|call| call.starts_with("terminate n"))
+    );
+}
+
+// spec: ACTS-05
+#[test]
+fn a_list_of_spares_that_fits_no_more_is_told_and_forgotten() {
+    let mut w = World::with(fixed(), &[]);
+    let list = json!([{"pool": "p", "targetCount": 2}]);
+    w.api(ApiCall::UpdateHotSpareSpecs { hot_spares: list });
+    let kept = w.policy.acts();
+    assert_eq!(kept.hot_spares.as_ref().unwrap()[0].target_count, 2);
+    let mut next = told(&w, fixed(), &[]);
+    next.complete();
+    assert_eq!(next.policy.settings().hot_spares[0].target_count, 2);
+    let other = json!([{"name": "q", "tiers": [{"name": "own", "kind": "local-servers",
+        "scaleOut": "fixed"}]}]);
+    let mut next = told(&w, other, &[]);
+    next.took();
+    next.complete();
+    let took = next.took();
+    assert!(
+        took.iter().any(|line| line.contains("actForgotten")),
+        "{took:?}"
+    );
+    assert!(next.policy.settings().hot_spares.is_empty());
+    assert!(next.policy.acts().is_empty());
 }
 
 // spec: LIFE-08, DRAIN-16

@@ -201,10 +201,15 @@ impl World {
         };
         let mut subscriber = Subscriber::new(wish)
             .map_err(|refusal| Stuck(format!("the Manager refused the stream: {refusal}")))?;
+        // What operators decided is kept at the Manager (ACTS); here the former policy still has it.
+        let kept = self.policy.as_ref().map(Policy::acts).unwrap_or_default();
         self.policy = Some(policy);
         self.connected_at = self.mono;
         for state in [ConnectionState::Connecting, ConnectionState::Ready] {
             self.inbox.push_back(Event::ConnectionState(state));
+        }
+        if !kept.is_empty() {
+            self.inbox.push_back(Event::Acts(Box::new(kept)));
         }
         for stamped in subscriber.snapshot(now, &self.ledger, Vec::new()) {
             self.inbox.push_back(Event::Stream(stamped.event));
