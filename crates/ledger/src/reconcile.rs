@@ -232,6 +232,8 @@ impl Ledger {
         let job_id = instance.key.job_id.clone();
         let state = instance.state;
         instance.told_stopping = false;
+        // Whoever wants it to run says so again: it was lost meanwhile, and another may be on the air.
+        instance.start_prepared = false;
         let copy = instance.clone();
         self.index_instance(&copy);
         self.take_lease_back(out, start_id);

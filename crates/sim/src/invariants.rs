@@ -188,11 +188,11 @@ impl World {
                 })
         };
         let job_id = &job.instance.key.job_id;
-        let decided = policy.placement_for_job(job_id).map(|placed| placed.at);
+        let decided = self.decided.get(job_id);
         let overtaken = |it: &WorkerJob| {
-            let changed = bundle_of(it).and_then(|id| self.changed_wall.get(&id));
+            let changed = bundle_of(it).and_then(|id| self.changed.get(&id));
             // In one moment either may have been first.
-            changed.is_some_and(|at| decided.is_some_and(|decided| decided <= *at))
+            changed.is_some_and(|at| decided.is_some_and(|decided| decided <= at))
         };
         if crosses(job) || overtaken(job) {
             return true;

@@ -22,7 +22,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use greenroom_ledger::{Keeper, LeaseClock, Ledger, Order, Subscriber};
-use greenroom_policy::effect::{Effect, PlacementInfo};
+use greenroom_policy::effect::{Effect, PlacementInfo, PlacementKind};
 use greenroom_policy::event::{ApiId, ApiResult, CallFailure, ConnectionState};
 use greenroom_policy::{Callback, Effects, Event, Policy, Settings};
 use greenroom_types::call::Call;
@@ -104,8 +104,8 @@ pub(crate) struct World {
     pub(crate) rebuilt: BTreeMap<JobId, usize>,
     /// When each bundle was last changed.
     pub(crate) changed: BTreeMap<BundleId, Mono>,
-    /// The same by the wall, to be compared with placements.
-    pub(crate) changed_wall: BTreeMap<BundleId, Wall>,
+    /// When a place for each job was last decided.
+    pub(crate) decided: BTreeMap<JobId, Mono>,
     /// When each start was asked for.
     pub(crate) asked: BTreeMap<StartId, Mono>,
     /// When the policy connected.
@@ -169,7 +169,7 @@ impl World {
             revived: BTreeSet::new(),
             rebuilt: BTreeMap::new(),
             changed: BTreeMap::new(),
-            changed_wall: BTreeMap::new(),
+            decided: BTreeMap::new(),
             asked: BTreeMap::new(),
             connected_at: Mono(0),
             settings: settings.clone(),
@@ -372,6 +372,9 @@ impl World {
         self.log.callback(&callback, &self.purchases);
         if let Callback::OnPlacementDecision(info) = &callback {
             self.touched_jobs.insert(info.job_id.clone());
+            if info.kind != PlacementKind::Failure {
+                self.decided.insert(info.job_id.clone(), self.mono());
+            }
             if self.memory.decisions {
                 self.decisions.insert(info.job_id.clone(), (**info).clone());
             }

@@ -373,6 +373,35 @@ fn a_lost_start_that_had_not_run_is_taken_back_with_an_entry_of_its_own() {
     }
 }
 
+// spec: MNODE-13, JOB-24
+#[test]
+fn a_prepared_start_that_is_taken_back_waits_to_be_told_again() {
+    let mut w = World::new();
+    w.node("n1");
+    w.create("a");
+    let mut deferred = start_of("a", "primary", "n1");
+    deferred.defer_start = true;
+    w.call(Call::StartJob(deferred)).unwrap();
+    let start = w.live("a", "primary").unwrap();
+    let prepared = Report::Prepared {
+        instance: instance("a", "primary", &start),
+        ports: Default::default(),
+    };
+    w.report("n1", prepared).unwrap();
+    let go = Call::StartPreparedJob {
+        key: key("a", "primary"),
+        node_id: "n1".into(),
+    };
+    // The order is lost with the line.
+    w.call(go.clone()).unwrap();
+    give_up(&mut w, "n1");
+    w.hello("n1", vec![there("a", &start, InstanceState::Prepared)]);
+    assert_eq!(w.live("a", "primary"), Some(start));
+    assert_eq!(w.last_orders(), ["n1: tags"]);
+    w.call(go).unwrap();
+    assert_eq!(w.last_orders(), ["n1: start prepared a/primary"]);
+}
+
 // spec: MNODE-13
 #[test]
 fn what_a_worker_no_longer_has_failed() {

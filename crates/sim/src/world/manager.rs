@@ -89,8 +89,6 @@ impl World {
             Call::UpdateBundle { bundle, .. } => {
                 let now = self.mono();
                 self.changed.insert(bundle.bundle_id.clone(), now);
-                let wall = self.now().wall;
-                self.changed_wall.insert(bundle.bundle_id.clone(), wall);
             }
             Call::StartBundleJob {
                 bundle_id,
