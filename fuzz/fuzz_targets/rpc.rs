@@ -5,14 +5,13 @@
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use greenroom_fuzz::{pieces, runtime};
+use greenroom_proto::convert::stream::Raw;
 use greenroom_testkit::TestServer;
 use http::uri::PathAndQuery;
 use libfuzzer_sys::fuzz_target;
-use tonic::Status;
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 
 /// A Manager is ended and replaced by a new one after so many inputs: what they make is kept.
@@ -27,43 +26,6 @@ struct Served {
     server: TestServer,
     channel: Channel,
     inputs: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self {
-        *self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        out.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(bytes.copy_to_bytes(bytes.remaining())))
-    }
 }
 
 fn calls() -> Vec<&'static str> {

@@ -3,22 +3,33 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::{BINDING_LABEL, Binding};
+
+/// How long the other side may take until it has said what every connection of HTTP/2 begins with: one
+/// that says nothing holds a place that others may need.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// Bytes of that.
+const GREETING_BYTES: usize = 24;
 
 /// A connection that came in.
 #[derive(Debug)]
 pub struct Io {
     stream: Stream,
     peer: Peer,
+    /// What is still to come of the beginning, and until when; none once it was there.
+    greeting: Option<(usize, Pin<Box<Sleep>>)>,
     /// Its place among the connections of its listener.
     _place: OwnedSemaphorePermit,
 }
@@ -54,10 +65,11 @@ pub struct TlsPeer {
 // === impl Io ===
 
 impl Io {
-    pub(crate) const fn clear(stream: TcpStream, peer: Peer, place: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn clear(stream: TcpStream, peer: Peer, place: OwnedSemaphorePermit) -> Self {
         Self {
             stream: Stream::Clear(stream),
             peer,
+            greeting: Some(greeting()),
             _place: place,
         }
     }
@@ -72,9 +84,14 @@ impl Io {
         Some(Self {
             stream: Stream::Tls(Box::new(stream)),
             peer,
+            greeting: Some(greeting()),
             _place: place,
         })
     }
+}
+
+fn greeting() -> (usize, Pin<Box<Sleep>>) {
+    (GREETING_BYTES, Box::pin(tokio::time::sleep(GREETING)))
 }
 
 /// None when the session gives no binding, which a finished handshake always does.
@@ -108,10 +125,25 @@ impl AsyncRead for Io {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = match &mut this.stream {
             Stream::Clear(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        let Some((missing, until)) = &mut this.greeting else {
+            return read;
+        };
+        if read.is_pending() {
+            ready!(until.as_mut().poll(context));
+            let slow = "the other side did not begin to speak HTTP/2 in time";
+            return Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::TimedOut, slow)));
         }
+        *missing = missing.saturating_sub(buffer.filled().len() - before);
+        if *missing == 0 {
+            this.greeting = None;
+        }
+        read
     }
 }
 

@@ -196,6 +196,38 @@ async fn connections_beyond_the_limit_are_closed_and_taken_again_when_there_is_r
     come().await.unwrap();
 }
 
+// spec: LIM-05, LIM-09
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_does_not_begin_in_time_loses_its_place() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let door = Door {
+        listener,
+        tls: None,
+        connections_max: 1,
+    };
+    let mut door = incoming(vec![door]);
+    // Nothing, and less than the beginning; in the test's time nothing lasts.
+    for said in ["", "PRI * HTTP/2.0\r\n"] {
+        let mut slow = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        slow.write_all(said.as_bytes()).await.unwrap();
+        let mut held = door.next().await.unwrap().unwrap();
+        let mut all = Vec::new();
+        let error = held.read_to_end(&mut all).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(all, said.as_bytes());
+    }
+    // Whoever began may be silent for as long as it likes.
+    let mut good = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    good.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await
+        .unwrap();
+    let mut held = door.next().await.unwrap().unwrap();
+    held.read_exact(&mut [0; 24]).await.unwrap();
+    let silent = tokio::time::timeout(LASTS, held.read(&mut [0])).await;
+    assert!(silent.is_err(), "{silent:?}");
+}
+
 #[test]
 fn keys_are_printed_nowhere() {
     let now = SystemTime::now();

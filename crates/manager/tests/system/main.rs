@@ -1,6 +1,7 @@
 //! The Manager as its clients and workers meet it: real gRPC on loopback, a store on disk, workers
 //! that run nothing. Tests synchronise on events and on what the workers were told.
 
+mod abuse;
 mod api;
 mod audit;
 mod events;

@@ -10,7 +10,7 @@
 
 mod codec;
 
-pub use codec::{ClientCodec, ServerCodec};
+pub use codec::{ClientCodec, Raw, ServerCodec};
 
 use greenroom_types::{
     job::JobInfoKind,

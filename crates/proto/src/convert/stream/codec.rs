@@ -1,4 +1,4 @@
-//! Codecs of the RPC EventStream that leave events as bytes, on both sides.
+//! Codecs that leave messages as bytes: those of the RPC EventStream on both sides, and one for any call.
 //!
 //! The generated code encodes a message per subscriber and drops the number of an unknown kind. With these a Manager
 //! sends bytes it has encoded once, and a client reads what [`super::decode`] needs.
@@ -24,8 +24,8 @@ pub struct ServerCodec;
 #[derive(Debug)]
 pub struct Messages<M>(PhantomData<M>);
 
-/// Takes or gives bytes.
-#[derive(Debug)]
+/// Takes or gives bytes; as a codec, in both directions: any call with what its caller encoded.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 
 // === the codecs ===
@@ -57,6 +57,21 @@ impl Codec for ServerCodec {
 
     fn decoder(&mut self) -> Self::Decoder {
         Messages(PhantomData)
+    }
+}
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
     }
 }
 
