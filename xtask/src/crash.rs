@@ -4,11 +4,14 @@
 //! what may stand in the Manager: after an acknowledged change exactly its outcome, after a call
 //! whose answer was cut off either the old state or the new one, whole. After every kill the Manager
 //! is started again on the same folder and every object is compared: jobs, bundles and their leases and
-//! stop times, slots, keys, entries of the audit log, the pause, starts on workers, and drains of slots. One subscriber follows the
+//! stop times, slots, keys, entries of the audit log, the pause, starts on
+//! workers and their job leases, verdicts, tags, pools, the discovery fleet, and drains of slots. One subscriber follows the
 //! event stream over all kills and must see every seq of the epoch once, in order.
 
+mod change;
 mod client;
 pub(crate) mod daemon;
+mod disk;
 mod fleet;
 mod found;
 mod watcher;
@@ -27,6 +30,9 @@ use daemon::Daemon;
 /// A stop time that is over is acted on within a second; a busy machine gets more.
 const STOPS_WITHIN: Duration = Duration::from_secs(60);
 
+/// In so many rounds each kind of call is acknowledged at least once.
+const ROUNDS_FOR_ALL: u32 = 10;
+
 /// Settings of the harness.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -42,6 +48,12 @@ pub(crate) struct Args {
     /// Seed of the random moments and calls; printed, so that a run can be repeated.
     #[arg(long)]
     seed: Option<u64>,
+    /// On a small file system of its own, which fills up while calls run (STORE-09).
+    #[arg(long)]
+    disk_full: bool,
+    /// On a disk that answers EIO at a random moment, which ends the Manager (STORE-12).
+    #[arg(long, conflicts_with = "disk_full")]
+    disk_error: bool,
     /// The built binary; built here when absent.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
@@ -66,6 +78,19 @@ pub(crate) fn run(root: &Path, args: Args) -> Result<()> {
         "crash: seed {seed}, {} rounds, {} clients",
         args.rounds, args.clients
     );
+    if args.disk_full || args.disk_error {
+        let disk = disk::Plan {
+            binary,
+            seed,
+            rounds: args.rounds,
+            clients: args.clients,
+            longest: Duration::from_millis(args.longest_ms),
+        };
+        return match args.disk_full {
+            true => disk::fill_up(&disk),
+            false => disk::fail(root, &disk),
+        };
+    }
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(rounds(
@@ -151,6 +176,16 @@ async fn rounds(
     daemon.kill().await?;
     if acknowledged == 0 {
         bail!("nothing was acknowledged in {rounds} rounds: the Manager did not live long enough");
+    }
+    let seen = loads
+        .iter()
+        .flat_map(|load| load.acknowledged.keys().copied());
+    let unseen = change::unseen(seen);
+    if rounds >= ROUNDS_FOR_ALL {
+        ensure!(
+            unseen.is_empty(),
+            "no such call was acknowledged in {rounds} rounds: {unseen:?}"
+        );
     }
     println!(
         "crash: {rounds} rounds, {acknowledged} acknowledged, 0 lost, slowest start {} ms",

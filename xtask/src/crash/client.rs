@@ -15,6 +15,7 @@ use greenroom_testkit::FakeWorker;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::change;
 use super::daemon::connect;
 use super::fleet;
 use super::found::{self, DUE, FAR_MS, KV_NAMESPACE, LEASE_MS, MARK};
@@ -26,7 +27,7 @@ const OBJECTS: u32 = 12;
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// One object's possible state: absent, or present with this content number. A slot has no content.
-type State = Option<u64>;
+pub(super) type State = Option<u64>;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Object {
@@ -46,6 +47,18 @@ pub(super) enum Object {
     /// A slot of which a worker of the harness runs a job, the first client's own: the content is in
     /// its name. Its removal is a drain.
     Worker,
+    /// A job that gets a verdict, or is completed, before it is deleted. Three states for each content.
+    Ends(JobId),
+    /// The tag of this number on a node that stays.
+    Tag(usize),
+    /// The version that a node that stays is to have.
+    Wanted(NodeId),
+    /// The pool of a slot that stays.
+    Pool(NodeId),
+    /// The job of a client's bundle is not dormant.
+    Awake(usize),
+    /// The discovery fleet, the first client's own; the content is in its address.
+    Fleet,
     /// The pause of all leases, the first client's own; the content is in its reason.
     Pause,
 }
@@ -59,6 +72,10 @@ pub(crate) struct Load {
     may_be: BTreeMap<Object, Vec<State>>,
     /// Bundles whose stop time is over: they go by themselves, before long.
     doomed: BTreeSet<BundleId>,
+    /// The greatest fencing numbers seen.
+    fences: BTreeMap<JobId, u64>,
+    /// How often each call was acknowledged.
+    pub(crate) acknowledged: BTreeMap<&'static str, u64>,
     /// The worker of [`Object::Worker`].
     worker: Option<FakeWorker>,
 }
@@ -87,7 +104,18 @@ impl Load {
         for job_id in fleet::jobs_of(number) {
             may_be.insert(Object::Run(job_id), vec![None]);
         }
+        may_be.insert(
+            Object::Ends(JobId::new(format!("ends-{number}"))),
+            vec![None],
+        );
+        may_be.insert(Object::Tag(number), vec![None]);
+        may_be.insert(Object::Pool(fleet::pooled(number)), vec![Some(0)]);
+        may_be.insert(Object::Awake(number), vec![None]);
+        if number < fleet::WORKERS {
+            may_be.insert(Object::Wanted(fleet::tagged(number)), vec![None]);
+        }
         if number == 0 {
+            may_be.insert(Object::Fleet, vec![None]);
             may_be.insert(Object::Pause, vec![None]);
             may_be.insert(Object::Worker, vec![None]);
         }
@@ -98,6 +126,8 @@ impl Load {
             next_content: 1,
             may_be,
             doomed: BTreeSet::new(),
+            fences: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             worker: None,
         }
     }
@@ -134,6 +164,7 @@ impl Load {
             (Object::Bundle(id), Call::SetBundleStopTime { .. }) => Some(id.clone()),
             _ => None,
         };
+        let name = call.name();
         self.may_be.insert(object.clone(), vec![state, after]);
         // What goes with the bundle.
         let with: Vec<Object> = match &object {
@@ -166,7 +197,11 @@ impl Load {
             // From the moment of the call on it may go at any time.
             self.doomed.insert(id.clone());
         }
-        match client.call_with(call, options).await {
+        let answer = client.call_with(call, options).await;
+        if answer.is_ok() {
+            *self.acknowledged.entry(name).or_default() += 1;
+        }
+        match answer {
             Ok(_) if dooms.is_some() => Ok(true),
             Ok(reply) => {
                 if object == Object::Worker {
@@ -318,6 +353,12 @@ impl Load {
                 };
                 (renew, (!remove).then_some(content))
             }
+            Object::Ends(_)
+            | Object::Tag(_)
+            | Object::Wanted(_)
+            | Object::Pool(_)
+            | Object::Awake(_)
+            | Object::Fleet => change::of_single(self.number, object, state, content, remove),
             Object::Pause if state.is_some() => (Call::ResumeLeases { by: String::new() }, None),
             Object::Pause => {
                 let pause = Call::PauseLeases {
@@ -342,7 +383,16 @@ impl Load {
 
     /// Compares every object with the Manager; from then on its state is known for sure.
     pub(crate) async fn compare(&mut self, client: &Client) -> Result<()> {
-        let found = found::look(client).await?;
+        let looked = found::look(client).await?;
+        for (job_id, fence) in &looked.fences {
+            let newest = self.fences.entry(job_id.clone()).or_insert(*fence);
+            ensure!(
+                *newest <= *fence,
+                "job {job_id} runs under the fencing number {fence}, and {newest} was seen before"
+            );
+            *newest = *fence;
+        }
+        let found = looked.objects;
         for (object, states) in &mut self.may_be {
             let actual = found.get(object).copied();
             ensure!(

@@ -27,15 +27,22 @@ impl Daemon {
     /// At the address where it was before, so that its clients find it again.
     pub(crate) async fn start_at(binary: &Path, data_dir: &Path, address: &str) -> Result<Self> {
         let listen = address.strip_prefix("http://").unwrap_or(address);
-        let mut child = Command::new(binary)
+        let mut command = Command::new(binary);
+        command
             .args(["manager", "--json", "--listen", listen, "--data-dir"])
-            .arg(data_dir)
+            .arg(data_dir);
+        Self::spawn(command).await
+    }
+
+    /// From a command line of one's own.
+    pub(super) async fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("{} cannot be run", binary.display()))?;
+            .context("the binary cannot be run")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut lines = BufReader::new(stdout).lines();
         let line = tokio::time::timeout(START_LIMIT, lines.next_line())
@@ -61,6 +68,17 @@ impl Daemon {
     /// A client that repeats nothing: what it is told is what happened.
     pub(crate) async fn connect(&self) -> Result<Client> {
         connect(&self.address).await
+    }
+
+    /// Waits until it ends by itself; its exit code and what it said.
+    pub(super) async fn ended(mut self) -> Result<(Option<i32>, String)> {
+        let ended = tokio::time::timeout(START_LIMIT, self.child.wait()).await;
+        let status = ended.context("the Manager does not end")??;
+        let mut words = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut words).await?;
+        }
+        Ok((status.code(), words))
     }
 
     /// kill -9.

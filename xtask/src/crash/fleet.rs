@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use greenroom_sdk::types::{JobId, NodeId};
+use greenroom_sdk::types::bundle::{Bundle, StartMode};
+use greenroom_sdk::types::job::{Job, LeasePolicy};
+use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId, PoolName};
 use greenroom_sdk::{Client, JobSearch};
 use greenroom_testkit::{FakeWorker, job};
 
 /// Workers that stay to the end.
-const WORKERS: usize = 2;
+pub(super) const WORKERS: usize = 2;
 /// Jobs of each client that are started and stopped there.
 const JOBS: usize = 3;
 /// How the names of slots that are drained begin.
@@ -19,6 +21,69 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Jobs of one client.
 pub(super) fn jobs_of(client: usize) -> impl Iterator<Item = JobId> {
     (0..JOBS).map(move |number| JobId::new(format!("run{client}-{number}")))
+}
+
+/// Whether a job of [`jobs_of`] holds a lease while it runs.
+pub(super) fn is_leased(job_id: &JobId) -> bool {
+    job_id.as_str().ends_with("-0")
+}
+
+/// Whether a job is of [`jobs_of`].
+pub(super) fn is_run(job_id: &JobId) -> bool {
+    job_id.as_str().starts_with("run")
+}
+
+/// A job that runs, as it is stored. Its lease lasts for longer than the workers are not asked for it.
+fn run(job_id: &JobId) -> Job {
+    let lease = LeasePolicy {
+        ttl_ms: Millis(300_000),
+        ..LeasePolicy::default()
+    };
+    Job {
+        lease: is_leased(job_id).then_some(lease),
+        ..job(job_id.as_str())
+    }
+}
+
+/// The slot of one client whose pool changes; nobody calls in for it.
+pub(super) fn pooled(client: usize) -> NodeId {
+    NodeId::new(format!("pooled-{client}"))
+}
+
+/// The content of a pool's name; none for another pool.
+pub(super) fn pool_content(pool: &PoolName) -> Option<u64> {
+    pool.as_str().strip_prefix("pool-")?.parse().ok()
+}
+
+/// Name of a pool with a content.
+pub(super) fn pool_name(content: u64) -> PoolName {
+    PoolName::new(format!("pool-{content}"))
+}
+
+/// The bundle of one client whose job is woken and put to sleep.
+pub(super) fn sleeper(client: usize) -> BundleId {
+    BundleId::new(format!("sleeper-{client}"))
+}
+
+/// Whose bundle [`sleeper`] is; none for another bundle.
+pub(super) fn sleeper_of(bundle_id: &BundleId) -> Option<usize> {
+    bundle_id.as_str().strip_prefix("sleeper-")?.parse().ok()
+}
+
+/// The only job of [`sleeper`].
+pub(super) const SLEEPS: &str = "sleeps";
+
+fn sleeping_bundle(client: usize) -> Bundle {
+    let mut bundle = greenroom_testkit::bundle(sleeper(client).as_str(), &[SLEEPS]);
+    for job in &mut bundle.jobs {
+        job.start_mode = StartMode::Manual;
+    }
+    bundle
+}
+
+/// The worker that stays on whose node one client sets tags.
+pub(super) fn tagged(client: usize) -> NodeId {
+    NodeId::new(format!("stays-{}", client % WORKERS))
 }
 
 /// The worker of a job: one that stays.
@@ -42,15 +107,23 @@ pub(super) fn number_of(node_id: &NodeId) -> Option<u64> {
     node_id.as_str().strip_prefix(DRAINED)?.parse().ok()
 }
 
-/// Whether a slot is of a worker that stays.
+/// Whether a slot stays to the end.
 pub(super) fn stays(node_id: &NodeId) -> bool {
-    node_id.as_str().starts_with("stays-")
+    ["stays-", "pooled-"]
+        .iter()
+        .any(|start| node_id.as_str().starts_with(start))
 }
 
 /// Registers the workers that stay, and stores the jobs.
 pub(super) async fn begin(client: &Client, clients: usize) -> Result<Vec<FakeWorker>> {
     for job_id in (0..clients).flat_map(jobs_of).chain([drained_job()]) {
-        client.create_job(job(job_id.as_str())).await?;
+        client.create_job(run(&job_id)).await?;
+    }
+    for number in 0..clients {
+        client.create_bundle(sleeping_bundle(number)).await?;
+        client
+            .register_cluster_node(pooled(number).as_str(), pool_name(0))
+            .await?;
     }
     let mut workers = Vec::new();
     for number in 0..WORKERS {
