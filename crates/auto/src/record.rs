@@ -5,26 +5,31 @@
 //! bundles are kept as well, and a recording goes on from such a picture. What jobs run is left out:
 //! a scenario is about where they run, and is handed to others.
 
+mod calls;
+mod decided;
+mod take;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use greenroom_policy::effect::{MirrorState, PlacementInfo, PlacementKind};
+use greenroom_policy::drain::DrainPhase;
+use greenroom_policy::effect::MirrorState;
 use greenroom_policy::event::ApiId;
 use greenroom_policy::migration::MigrationPhase;
-use greenroom_policy::{ApiCall, Callback, Effect, Event, Policy};
-use greenroom_types::bundle::{BundleState, BundleStatus};
-use greenroom_types::call::Call;
+use greenroom_policy::{Event, Policy};
+use greenroom_types::bundle::{BundleJobStatus, BundleState, BundleStatus, StartMode};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
-use greenroom_types::node::{NodeMetadata, NodeStoppingReason, RejectionCode};
-use greenroom_types::stream::StreamEvent;
-use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, Wall};
+use greenroom_types::node::{NodeMetadata, NodeStoppingReason};
+use greenroom_types::stream::{MigrationSignal, StreamEvent};
+use greenroom_types::{BundleId, JobId, JobName, Millis, Mono, NodeId, Now, Tags, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use words::{entries, manifest, of_inventory, of_node, path, path_of};
+use words::{as_it_stands, entries, manifest, of_inventory, of_node, path, path_of};
 
 /// Time between two pictures. A recording begins at the last one before the time asked for.
 const PICTURE_EVERY: Millis = Millis(300_000);
@@ -34,6 +39,8 @@ const TRY_EVERY: Millis = Millis(10_000);
 const PICTURES: usize = 13;
 /// Steps that are kept; with the oldest goes what began before it.
 const STEPS: usize = 20_000;
+/// What the Manager says of a side of a migration whose node is lost.
+const NODE_LOST: &str = "node_lost";
 /// A larger fleet is not recorded: its pictures would cost more than they are worth.
 const NODES: usize = 2_000;
 
@@ -73,12 +80,18 @@ pub(crate) struct Recorder {
     joining: BTreeMap<NodeId, Arc<NodeMetadata>>,
     /// Nodes that are cut off: what follows of that, a scenario does by itself.
     cut_off: BTreeSet<NodeId>,
+    /// Nodes that were given up while they were cut off.
+    given_up: BTreeSet<NodeId>,
+    /// Tags of each node as they were seen last.
+    tags: BTreeMap<NodeId, Tags>,
     /// Nodes that the policy ends itself.
     ending: BTreeSet<NodeId>,
     /// Nodes that the policy bought.
     bought: BTreeSet<NodeId>,
     /// Entries of each job's history that were looked at.
     seen: BTreeMap<JobId, usize>,
+    /// Jobs that wait to be started by hand.
+    dormant: BTreeSet<JobId>,
 }
 
 #[derive(Debug)]
@@ -87,6 +100,10 @@ struct Picture {
     settings: Value,
     nodes: Vec<Value>,
     bundles: Vec<Value>,
+    /// Steps with which the policy comes to stand as it stood then.
+    first: Vec<Value>,
+    /// What of its standing a scenario has no words for.
+    left_out: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -130,81 +147,6 @@ impl Recorder {
         }
     }
 
-    /// Looks at what the policy does.
-    pub(crate) fn after(&mut self, now: Now, effect: &Effect, policy: &Policy) {
-        if self.pictures.is_empty() {
-            return;
-        }
-        match effect {
-            Effect::Call {
-                call: Call::TerminateNode(node_id),
-                ..
-            } => {
-                self.ending.insert(node_id.clone());
-            }
-            // A call was refused: nothing came of it.
-            Effect::ApiReply { id, result: Err(_) } => {
-                self.steps.retain(|step| step.api != Some(*id));
-            }
-            Effect::Callback(Callback::OnPlacementDecision(info)) => {
-                self.decided(now, info, policy);
-            }
-            _ => {}
-        }
-    }
-
-    fn decided(&mut self, now: Now, info: &PlacementInfo, policy: &Policy) {
-        let job = path(&info.bundle_id, info.replica_index, info.job_name.as_str());
-        let expect = match (info.kind, &info.node_id) {
-            (PlacementKind::Place, Some(node_id)) => {
-                match self.name(node_id, Some(&info.job_id), policy) {
-                    Some(node) => json!({"trace": {"job": job, "chosen": node}}),
-                    None => return,
-                }
-            }
-            (PlacementKind::Provision, Some(node_id)) => {
-                self.bought.insert(node_id.clone());
-                json!({"jobs": {job: {"pool": info.pool, "tier": info.tier}}})
-            }
-            _ => json!({"jobs": {job: {"state": "unplaced"}}}),
-        };
-        self.push(now, Ok(json!({"expect": expect})), None);
-    }
-
-    /// The last minutes, from the picture that is nearest before.
-    pub(crate) fn recording(&self, now: Now, minutes: u64) -> Option<Recording> {
-        let from = now.mono.0.saturating_sub(minutes.saturating_mul(60_000));
-        let mut before = self.pictures.iter().rev();
-        let picture = before
-            .find(|picture| picture.at.mono.0 <= from)
-            .or_else(|| self.pictures.front())?;
-        let mut recording = Recording {
-            start: picture.at.wall,
-            settings: picture.settings.clone(),
-            nodes: picture.nodes.clone(),
-            bundles: picture.bundles.clone(),
-            steps: Vec::new(),
-            left_out: Vec::new(),
-        };
-        for step in &self.steps {
-            if step.at.mono < picture.at.mono {
-                continue;
-            }
-            let at = (step.at.mono - picture.at.mono).0;
-            match &step.what {
-                Ok(what) => {
-                    let mut what = what.clone();
-                    what["at"] = at.into();
-                    recording.steps.push(what);
-                }
-                Err(words) => recording
-                    .left_out
-                    .push(format!("after {}: {words}", Millis(at))),
-            }
-        }
-        Some(recording)
-    }
-
     fn push(&mut self, at: Now, what: Result<Value, String>, api: Option<ApiId>) {
         if self.steps.len() == STEPS {
             self.steps.pop_front();
@@ -232,7 +174,8 @@ impl Recorder {
             && nodes
                 .iter()
                 .all(|node| matches!(node.state, MirrorState::Running | MirrorState::Stopped))
-            && policy.migrations().iter().all(|it| is_over(it.phase));
+            && policy.migrations().iter().all(|it| is_over(it.phase))
+            && !nodes.iter().any(|node| is_draining(&node.node_id, policy));
         if !is_calm {
             return;
         }
@@ -241,9 +184,12 @@ impl Recorder {
             settings: self.settings(policy),
             nodes: Vec::new(),
             bundles: Vec::new(),
+            first: Vec::new(),
+            left_out: Vec::new(),
         };
         self.known.clear();
         self.bought.clear();
+        self.tags.clear();
         for node in nodes {
             if node.state != MirrorState::Running {
                 continue;
@@ -265,17 +211,35 @@ impl Recorder {
             if let Some(tier) = &node.tier {
                 shown["tier"] = tier.as_str().into();
             }
+            self.tags.insert(node_id.clone(), node.tags.clone());
+            if policy.is_cordoned(node_id) {
+                // A fresh policy knows of no cordon: the node says it until the policy was told.
+                shown["cordoned"] = true.into();
+                picture.first.push(json!({"at": 0, "cordon": node_id}));
+                if !inventory.cordoned {
+                    let lifted = json!({"node": node_id, "cordoned": false});
+                    picture.first.push(json!({"at": 0, "inventory": lifted}));
+                }
+            }
             picture.nodes.push(shown);
+        }
+        self.dormant.clear();
+        for job in policy.jobs() {
+            let job_id = job.job.job_id.clone();
+            self.seen.insert(job_id.clone(), entries(job));
+            if job.job.is_dormant() {
+                self.dormant.insert(job_id);
+            }
         }
         for status in policy.bundles() {
             let bundle_id = status.bundle.bundle_id.clone();
             self.bundles.insert(bundle_id, Arc::clone(status));
             if status.bundle.state == BundleState::Live {
-                picture.bundles.push(manifest(&status.bundle));
+                picture.bundles.push(as_it_stands(status, &self.dormant));
+                let started = waits_though_started(status, &self.dormant, policy);
+                picture.first.extend(started);
+                picture.left_out.extend(verdicts(status, policy));
             }
-        }
-        for job in policy.jobs() {
-            self.seen.insert(job.job.job_id.clone(), entries(job));
         }
         if self.pictures.len() == PICTURES {
             self.pictures.pop_front();
@@ -344,14 +308,21 @@ impl Recorder {
             StreamEvent::BundleDeleted(bundle_id) => {
                 self.bundles.remove(bundle_id);
             }
-            StreamEvent::JobUpdated(job) => self.of_job(now, job),
+            StreamEvent::JobUpdated(job)
+            | StreamEvent::JobActive(job)
+            | StreamEvent::JobPending(job) => self.of_job(now, job, policy),
             StreamEvent::JobDeleted(job_id) => {
                 self.seen.remove(job_id);
+                self.dormant.remove(job_id);
             }
             StreamEvent::NodeStarted { metadata, .. } => {
                 let node_id = &metadata.node_id;
                 self.ending.remove(node_id);
-                if !self.known.contains(node_id) && !self.is_bought(node_id, policy) {
+                if self.given_up.remove(node_id) {
+                    self.known.insert(node_id.clone());
+                    self.tags.insert(node_id.clone(), metadata.tags.clone());
+                    self.push(now, Ok(json!({"heal": node_id})), None);
+                } else if !self.known.contains(node_id) && !self.is_bought(node_id, policy) {
                     self.joining.insert(node_id.clone(), Arc::clone(metadata));
                 }
             }
@@ -382,11 +353,29 @@ impl Recorder {
             StreamEvent::NodeStopped { node_id } => {
                 let cut_off = self.cut_off.remove(node_id);
                 let ended = self.ending.remove(node_id);
-                if !cut_off && !ended && self.known.contains(node_id) {
+                if !self.known.remove(node_id) {
+                    return;
+                }
+                if cut_off {
+                    self.given_up.insert(node_id.clone());
+                } else if !ended {
                     self.push(now, Ok(json!({"nodeStopped": node_id})), None);
                 }
-                self.known.remove(node_id);
                 self.inventories.remove(node_id);
+                self.tags.remove(node_id);
+            }
+            StreamEvent::NodeTagsUpdated { metadata, .. } => {
+                self.of_tags(now, &metadata.node_id, &metadata.tags, policy);
+            }
+            // That a side is lost with its node is the Manager's own word, and follows by itself.
+            StreamEvent::Migration {
+                signal: MigrationSignal::Aborted { reason, .. },
+                ..
+            } if reason == NODE_LOST => {}
+            StreamEvent::Migration { key, signal, .. } => {
+                if let Some(job) = path_of(&key.job_id, policy) {
+                    self.push(now, Ok(json!({"signal": of_signal(&job, signal)})), None);
+                }
             }
             StreamEvent::NodeInterruptionNotice {
                 node_id,
@@ -404,6 +393,24 @@ impl Recorder {
                 });
             }
             _ => {}
+        }
+    }
+
+    /// Tags that somebody else than the policy changed.
+    fn of_tags(&mut self, now: Now, node_id: &NodeId, tags: &Tags, policy: &Policy) {
+        let Some(before) = self.tags.insert(node_id.clone(), tags.clone()) else {
+            return;
+        };
+        let set = tags
+            .iter()
+            .filter(|(key, value)| before.get(*key) != Some(*value))
+            .map(|(key, value)| (key.clone(), value.as_str().into()));
+        let gone = before.keys().filter(|key| !tags.contains_key(*key));
+        let gone = gone.map(|key| (key.clone(), Value::Null));
+        let changed: Map<String, Value> = set.chain(gone).collect();
+        if !changed.is_empty() {
+            let step = |node| json!({"setTags": {"node": node, "tags": changed}});
+            self.of_node_event(now, node_id, policy, step);
         }
     }
 
@@ -438,23 +445,36 @@ impl Recorder {
         {
             self.push(now, Ok(json!({"updateBundle": manifest(bundle)})), None);
         }
-        for job in &status.jobs {
-            let was = before.jobs.iter().find(|it| it.job_id == job.job_id);
-            let Some(was) = was.filter(|was| was.dormant != job.dormant) else {
-                continue;
-            };
-            let key = if was.dormant {
-                "startBundleJob"
-            } else {
-                "stopBundleJob"
-            };
-            let job = path(&bundle.bundle_id, job.replica_index, job.job_name.as_str());
-            self.push(now, Ok(json!({key: job})), None);
-        }
     }
 
-    fn of_job(&mut self, now: Now, job: &Arc<JobWithHistory>) {
+    /// A job was started or stopped by hand. It stands in the job, and in no news of its bundle.
+    fn of_hand(&mut self, now: Now, job: &JobWithHistory) {
+        let job_id = &job.job.job_id;
+        let is = job.job.is_dormant();
+        let is_new = !self.seen.contains_key(job_id);
+        let was = if is {
+            !self.dormant.insert(job_id.clone())
+        } else {
+            self.dormant.remove(job_id)
+        };
+        let Some((bundle_id, replica, name)) = job.job.bundle_place() else {
+            return;
+        };
+        if is_new || was == is {
+            return;
+        }
+        let key = if is {
+            "stopBundleJob"
+        } else {
+            "startBundleJob"
+        };
+        let place = path(&bundle_id, replica, name.as_str());
+        self.push(now, Ok(json!({key: place})), None);
+    }
+
+    fn of_job(&mut self, now: Now, job: &Arc<JobWithHistory>, policy: &Policy) {
         let total = entries(job);
+        self.of_hand(now, job);
         let seen = self.seen.insert(job.job.job_id.clone(), total);
         let Some((bundle_id, replica, name)) = job.job.bundle_place() else {
             return;
@@ -464,10 +484,18 @@ impl Recorder {
         let mut rejected = false;
         for entry in job.history.iter().rev().take(new).rev() {
             let what = match &entry.kind {
-                HistoryKind::Rejected { code, detail, .. } => {
+                HistoryKind::Rejected { at, code, detail } => {
                     rejected = true;
-                    let invalid = *code == RejectionCode::InvalidSpec;
-                    json!({"jobRejected": {"job": place, "reason": detail, "invalidSpec": invalid}})
+                    let mut step = json!({"job": place, "reason": detail, "code": code});
+                    let node_id = &at.node.node_id;
+                    // The target of a migration is another than the node of the job.
+                    if policy.node_for_job(&job.job.job_id) != Some(node_id)
+                        && let Some(node) = self.name(node_id, Some(&job.job.job_id), policy)
+                    {
+                        step["node"] = node.into();
+                        step["role"] = json!(at.role);
+                    }
+                    json!({"jobRejected": step})
                 }
                 // A rejection is told with a stop of its own.
                 HistoryKind::Stopping {
@@ -494,7 +522,15 @@ impl Recorder {
             .insert(node_id.clone(), Arc::clone(inventory));
         if let Some(metadata) = self.joining.remove(node_id) {
             self.known.insert(node_id.clone());
-            let node = of_node(node_id, &metadata.tags, inventory);
+            self.tags.insert(node_id.clone(), metadata.tags.clone());
+            let mut node = of_node(node_id, &metadata.tags, inventory);
+            let assigned = inventory.assigned_jobs.iter();
+            let jobs: Vec<String> = assigned
+                .filter_map(|assigned| path_of(&assigned.job_id, policy))
+                .collect();
+            if !jobs.is_empty() {
+                node["jobs"] = jobs.into();
+            }
             self.push(now, Ok(json!({"nodeJoins": node})), None);
             return;
         }
@@ -512,78 +548,65 @@ impl Recorder {
             });
         }
     }
+}
 
-    /// What an operator asks; what changes bundles comes back with the Manager's stream.
-    fn of_call(&self, call: &ApiCall, policy: &Policy) -> Option<Result<Value, String>> {
-        let named = |node_id: &NodeId, step: &dyn Fn(String) -> Value| {
-            let words = || format!("a call about {node_id}, which has no name");
-            Some(self.name(node_id, None, policy).map(step).ok_or_else(words))
-        };
-        let of_job = |job_id: &JobId| path_of(job_id, policy);
-        match call {
-            ApiCall::CordonNode { node_id } => named(node_id, &|node| json!({"cordon": node})),
-            ApiCall::UncordonNode { node_id } => named(node_id, &|node| json!({"uncordon": node})),
-            ApiCall::TerminateNode { node_id } => {
-                named(node_id, &|node| json!({"terminate": node}))
-            }
-            ApiCall::EvictNode { node_id } => named(node_id, &|node| json!({"evict": node})),
-            ApiCall::DrainNode { node_id, options } => named(node_id, &|node| {
-                let mut drain = json!({
-                    "node": node, "force": options.force, "strategy": options.strategy,
-                });
-                if let Some(timeout) = options.timeout_ms {
-                    drain["timeout"] = format!("{}ms", timeout.0).into();
-                }
-                if options.for_upgrade {
-                    drain["forUpgrade"] = true.into();
-                }
-                json!({"drain": drain})
-            }),
-            ApiCall::HandleNodeInterruption {
-                node_id,
-                kind,
-                deadline,
-                ..
-            } => named(node_id, &|node| {
-                let mut notice = json!({"node": node, "kind": kind});
-                if let Some(deadline) = deadline {
-                    notice["deadline"] = deadline.to_string().into();
-                }
-                json!({"interrupt": notice})
-            }),
-            ApiCall::MigrateJob { job_id, options } => {
-                let mut migrate = json!({
-                    "job": of_job(job_id)?,
-                    "strategy": options.strategy,
-                    "overrideReservation": options.override_reservation,
-                });
-                if let Some(target) = &options.target_node_id {
-                    migrate["target"] = self.name(target, None, policy)?.into();
-                }
-                Some(Ok(json!({"migrate": migrate})))
-            }
-            ApiCall::AbortMigration {
-                migration_id,
-                reason,
-            } => {
-                let migration = policy.migration_by_id(migration_id)?;
-                let job = of_job(&migration.source_job_id)?;
-                Some(Ok(
-                    json!({"abortMigration": {"job": job, "reason": reason}}),
-                ))
-            }
-            ApiCall::UpdateHotSpareNode { node_id, changes } => named(node_id, &|node| {
-                let mut edit = json!(changes);
-                edit["node"] = node.into();
-                json!({"updateHotSpareNode": edit})
-            }),
-            ApiCall::UpdateHotSpareSpecs { hot_spares } => {
-                Some(Ok(json!({"updateHotSpares": hot_spares})))
-            }
-            ApiCall::SetTemplateImages { template, refs } => {
-                Some(Ok(json!({"setTemplateImages": {template.as_str(): refs}})))
-            }
-            _ => None,
-        }
+fn is_draining(node_id: &NodeId, policy: &Policy) -> bool {
+    policy.drain_status(node_id).is_some_and(|drain| {
+        matches!(
+            drain.phase,
+            DrainPhase::Migrating | DrainPhase::Waiting | DrainPhase::Terminating
+        )
+    })
+}
+
+/// Jobs that were started by hand and have no node yet; one that has a node was started there.
+fn waits_though_started(
+    status: &BundleStatus,
+    dormant: &BTreeSet<JobId>,
+    policy: &Policy,
+) -> Vec<Value> {
+    let bundle_id = &status.bundle.bundle_id;
+    let manual = |name: &JobName| {
+        let mut jobs = status.bundle.jobs.iter();
+        jobs.any(|job| job.job_name == *name && job.start_mode == StartMode::Manual)
+    };
+    let jobs = status.jobs.iter().filter(|job| {
+        !dormant.contains(&job.job_id)
+            && manual(&job.job_name)
+            && policy.node_for_job(&job.job_id).is_none()
+    });
+    jobs.map(|job| {
+        let job = path(bundle_id, job.replica_index, job.job_name.as_str());
+        json!({"at": 0, "startBundleJob": job})
+    })
+    .collect()
+}
+
+/// What has a verdict begins again in a scenario, which has no past.
+fn verdicts(status: &BundleStatus, policy: &Policy) -> Vec<String> {
+    let bundle_id = &status.bundle.bundle_id;
+    if policy.is_bundle_broken(bundle_id) {
+        return vec![format!("bundle {bundle_id} was broken before")];
     }
+    let ended = status
+        .jobs
+        .iter()
+        .filter(|job| job.terminal_state.is_some());
+    let name = |job: &BundleJobStatus| path(bundle_id, job.replica_index, job.job_name.as_str());
+    ended
+        .map(|job| format!("{} had its verdict before", name(job)))
+        .collect()
+}
+
+/// What a side of a migration said, without what it handed over.
+fn of_signal(job: &str, signal: &MigrationSignal) -> Value {
+    let (side, kind, payload) = match signal {
+        MigrationSignal::State(_) => ("source", "state", ""),
+        MigrationSignal::Refused(reason) => ("source", "refuse", reason.as_str()),
+        MigrationSignal::TargetReady(_) => ("target", "ready", ""),
+        MigrationSignal::SourceStoppedOutput(_) => ("source", "stoppedOutput", ""),
+        MigrationSignal::TargetApplied(_) => ("target", "applied", ""),
+        MigrationSignal::Aborted { side, reason } => (side.as_str(), "aborted", reason.as_str()),
+    };
+    json!({"job": job, "side": side, "kind": kind, "payload": payload})
 }

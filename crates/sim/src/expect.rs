@@ -16,6 +16,7 @@ use greenroom_types::pool::TierKind;
 use greenroom_types::{NodeId, Wall};
 use serde_json::Value;
 
+use crate::format::code;
 use crate::format::expect::{
     DrainExpect, Expect, JobExpect, JobStanding, MigrationExpect, NodeCount, NodeExpect,
     NodeStanding,
@@ -337,8 +338,7 @@ fn check_pairs(world: &World, expect: &Expect, path: &str, findings: &mut Findin
         findings,
         |a, b| {
             let (a, b) = (cloud(a), cloud(b));
-            let shown =
-                |kind: Option<TierKind>| or_none(kind.map(|kind| crate::format::code(&kind)));
+            let shown = |kind: Option<TierKind>| or_none(kind.map(|kind| code(&kind)));
             (
                 a.is_some() && b.is_some() && a != b,
                 format!("{} and {}", shown(a), shown(b)),
@@ -487,21 +487,15 @@ fn check_drain(world: &World, wanted: &DrainExpect, path: &str, findings: &mut F
     let Some(found) = found else {
         return findings.add(path, format!("a drain of {}", wanted.node), "none".into());
     };
-    let phase = crate::format::code(&found.phase);
-    findings.compare(
-        &format!("{path}.phase"),
-        wanted.phase.clone(),
-        phase,
-        Clone::clone,
-    );
+    findings.compare(&format!("{path}.phase"), wanted.phase, found.phase, code);
     for (job, status) in &wanted.jobs {
         let found = found
             .jobs
             .iter()
             .find(|drained| drained.job_id == job.job_id())
-            .map(|drained| crate::format::code(&drained.status));
+            .map(|drained| drained.status);
         let path = format!("{path}.jobs.{job}");
-        findings.compare_found(&path, Some(status.clone()), found, Clone::clone);
+        findings.compare_found(&path, Some(*status), found, code);
     }
 }
 
@@ -516,13 +510,7 @@ fn check_migration(world: &World, wanted: &MigrationExpect, path: &str, findings
             );
         }
     };
-    let phase = crate::format::code(&found.phase);
-    findings.compare(
-        &format!("{path}.phase"),
-        wanted.phase.clone(),
-        phase,
-        Clone::clone,
-    );
+    findings.compare(&format!("{path}.phase"), wanted.phase, found.phase, code);
     let target = found.target_node_id.as_ref();
     findings.compare_node(
         world,

@@ -7,11 +7,12 @@
 pub mod action;
 pub mod expect;
 pub mod fleet;
+mod known;
+mod meaning;
 pub mod names;
 pub mod schema;
 pub mod span;
-
-use std::collections::BTreeSet;
+mod written;
 
 use greenroom_manifest::{Locations, Problem};
 use greenroom_policy::Settings;
@@ -20,7 +21,6 @@ use greenroom_types::{Wall, tree};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::served;
 use action::Action;
 use expect::Expect;
 use fleet::{NodeSpec, WorldSpec};
@@ -32,6 +32,12 @@ const VERSION: u64 = 1;
 
 /// What stands for the address of the Manager, which a scenario leaves out.
 const URL: &str = "scenario:1";
+
+/// Faults of one file that are told; more would bury the first.
+const FAULTS: usize = 100;
+
+/// Characters of a path or of a message; what people write may be of any length.
+const WORDS: usize = 2_000;
 
 /// Characters of a step that are shown in a trace.
 const TITLE: usize = 80;
@@ -96,43 +102,56 @@ pub enum Deed {
 }
 
 /// A fault with its place in the tree.
-struct Fault {
-    path: String,
-    message: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) path: String,
+    pub(crate) message: String,
 }
+
+/// What is wrong with a file, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
 
 // === impl Scenario ===
 
 impl Scenario {
-    /// Reads a file.
+    /// Reads a file. What cannot be played, or would mean nothing, is a fault (SCEN-15).
     ///
     /// # Errors
-    /// The first fault, with line and key.
-    pub fn read(file: &str, text: &str) -> Result<Self, Problem> {
-        let trees = trees(file, text)?;
-        let fault = |fault: Fault| Problem {
-            file: file.to_owned(),
-            position: Locations::of(text)
-                .ok()
-                .and_then(|places| places.position(0, &fault.path)),
-            path: fault.path,
-            message: fault.message,
-        };
-        let [tree] = &trees[..] else {
-            return Err(fault(Fault::new(
+    /// All faults, with line and key, in the order of the file.
+    pub fn read(file: &str, text: &str) -> Result<Self, Problems> {
+        let trees = written::trees(file, text).map_err(|problem| Problems(vec![problem]))?;
+        let mut senseless = Vec::new();
+        let read = match &trees[..] {
+            [tree] => read_tree(tree, &mut senseless),
+            trees => Err(vec![Fault::new(
                 "",
                 format!(
                     "the file holds {} documents; a scenario is one",
                     trees.len()
                 ),
-            )));
+            )]),
         };
-        read_tree(tree).map_err(fault)
+        match read {
+            Ok(scenario) => {
+                senseless.extend(meaning::faults(&scenario));
+                if senseless.is_empty() {
+                    return Ok(scenario);
+                }
+            }
+            Err(faults) => senseless.extend(faults),
+        }
+        Err(Problems::of(file, text, senseless))
     }
 
-    /// Reads a scenario that is there as a tree.
+    /// Reads a scenario that is there as a tree. What it means is not looked at.
     pub(crate) fn of_tree(tree: &Value) -> Result<Self, String> {
-        read_tree(tree).map_err(|fault| format!("{}: {}", fault.path, fault.message))
+        read_tree(tree, &mut Vec::new()).map_err(|faults| {
+            let each = faults
+                .iter()
+                .map(|fault| format!("{}: {}", fault.path, fault.message));
+            each.collect::<Vec<_>>().join("\n")
+        })
     }
 
     /// Ids of all requirements that it names.
@@ -151,10 +170,55 @@ impl Step {
     }
 }
 
+// === impl Problems ===
+
+impl Problems {
+    /// Faults with their places in the text.
+    pub(crate) fn of(file: &str, text: &str, faults: Vec<Fault>) -> Self {
+        let places = Locations::of(text).ok();
+        let problem = |fault: Fault| Problem {
+            file: file.to_owned(),
+            position: places
+                .as_ref()
+                .and_then(|places| places.position(0, &fault.path)),
+            path: written::on_one_line(&fault.path, WORDS),
+            message: written::on_one_line(&fault.message, WORDS),
+        };
+        let mut problems: Vec<Problem> = faults.into_iter().map(problem).collect();
+        problems.sort_by_key(|problem| problem.position);
+        problems.dedup();
+        let more = problems.len().saturating_sub(FAULTS);
+        problems.truncate(FAULTS);
+        if more > 0 {
+            problems.push(Problem {
+                file: file.to_owned(),
+                position: None,
+                path: String::new(),
+                message: format!("{more} faults more"),
+            });
+        }
+        Self(problems)
+    }
+}
+
+impl std::fmt::Display for Problems {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
 // === impl Fault ===
 
 impl Fault {
-    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),
             message: message.into(),
@@ -162,22 +226,8 @@ impl Fault {
     }
 }
 
-/// The documents of a text. A word is a word: of the plain ones only `true` and `false` are truth
-/// values, so that a node may be called `n` and a job `on`.
-fn trees(file: &str, text: &str) -> Result<Vec<Value>, Problem> {
-    let options = serde_saphyr::options! {
-        strict_booleans: true,
-    };
-    if text.len() <= greenroom_manifest::TEXT_MAX
-        && let Ok(trees) = serde_saphyr::from_multiple_with_options(text, options)
-    {
-        return Ok(trees);
-    }
-    // Read again by the reader of manifests, which says where the fault is.
-    greenroom_manifest::read(file, text)
-}
-
-fn read_tree(tree: &Value) -> Result<Scenario, Fault> {
+/// Reads a tree. What can be read and means nothing is put to `senseless`.
+fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<Fault>> {
     const KEYS: [&str; 10] = [
         "scenario",
         "name",
@@ -191,61 +241,106 @@ fn read_tree(tree: &Value) -> Result<Scenario, Fault> {
         "steps",
     ];
     let Value::Object(keys) = tree else {
-        return Err(Fault::new("", "a scenario is a mapping of keys"));
+        return Err(vec![Fault::new("", "a scenario is a mapping of keys")]);
     };
-    if let Some(key) = keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+    let mut faults = Vec::new();
+    for key in keys.keys().filter(|key| !KEYS.contains(&key.as_str())) {
         let message = greenroom_types::tree::unknown_key(key, &KEYS);
-        return Err(Fault::new(key, message));
+        faults.push(Fault::new(key, message));
     }
     match keys.get("scenario") {
         Some(version) if version.as_u64() == Some(VERSION) => {}
         Some(other) => {
             let message = format!("{other} is no version that is read here: write 1");
-            return Err(Fault::new("scenario", message));
+            return Err(vec![Fault::new("scenario", message)]);
         }
         None => {
-            return Err(Fault::new(
-                "",
-                "the key scenario is missing: write scenario: 1",
-            ));
+            let message = "the key scenario is missing: write scenario: 1";
+            return Err(vec![Fault::new("", message)]);
         }
     }
-    let world: WorldSpec = optional(keys, "world")?.unwrap_or_default();
-    let settings = read_settings(keys)?;
-    let bundles = match keys.get("bundles") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(list)) => read_bundles(list, world.start)?,
-        Some(_) => return Err(Fault::new("bundles", "write a list of bundles")),
-    };
+    let world: Option<WorldSpec> = take(&mut faults, optional(keys, "world"));
+    let world = world.unwrap_or_default();
+    let settings = read_settings(keys, &mut faults);
+    meaning::of_world(&world, senseless);
+    let nodes = each(keys, "nodes", &mut faults, |tree, path| {
+        let node = parse(tree, path)?;
+        meaning::of_node(&node, path, senseless);
+        Ok(node)
+    });
+    let bundles = each(keys, "bundles", &mut faults, |tree, path| {
+        let mut tree = tree.clone();
+        resolve_instants(&mut tree, world.start, path)?;
+        let bundle = parse(&tree, path)?;
+        meaning::of_bundle(&bundle, path, senseless);
+        Ok(bundle)
+    });
     let steps = match keys.get("steps") {
-        Some(Value::Array(list)) => read_steps(list, world.start)?,
-        Some(_) => return Err(Fault::new("steps", "write a list of steps")),
-        None if matches!(settings, SettingsCase::Faulty { .. }) => Vec::new(),
-        None => return Err(Fault::new("", "the key steps is missing")),
-    };
-    let nodes: Vec<NodeSpec> = optional(keys, "nodes")?.unwrap_or_default();
-    let mut seen = BTreeSet::new();
-    for (index, node) in nodes.iter().enumerate() {
-        if !seen.insert(&node.id) {
-            let message = format!("node {:?} stands twice", node.id);
-            return Err(Fault::new(format!("nodes[{index}].id"), message));
+        None if keys.contains_key("expectSettingsErrors") => Vec::new(),
+        None => {
+            faults.push(Fault::new("", "the key steps is missing"));
+            Vec::new()
         }
+        Some(_) => read_steps(keys, world.start, &mut faults, senseless),
+    };
+    let name: Option<String> = take(&mut faults, optional(keys, "name"));
+    if let Some(name) = &name {
+        meaning::of_name(name, senseless);
     }
-    Ok(Scenario {
-        name: optional(keys, "name")?.unwrap_or_default(),
-        description: optional(keys, "description")?.unwrap_or_default(),
-        spec: optional(keys, "spec")?.unwrap_or_default(),
-        settings,
-        world,
-        nodes,
-        bundles,
-        steps,
+    let description = take(&mut faults, optional(keys, "description"));
+    let spec = take(&mut faults, optional(keys, "spec"));
+    match settings {
+        Some(settings) if faults.is_empty() => Ok(Scenario {
+            name: name.unwrap_or_default(),
+            description: description.unwrap_or_default(),
+            spec: spec.unwrap_or_default(),
+            settings,
+            world,
+            nodes,
+            bundles,
+            steps,
+        }),
+        _ => Err(faults),
+    }
+}
+
+/// A value, or its fault put to the others.
+fn take<T>(faults: &mut Vec<Fault>, read: Result<Option<T>, Fault>) -> Option<T> {
+    read.unwrap_or_else(|fault| {
+        faults.push(fault);
+        None
     })
 }
 
-fn read_settings(keys: &Map<String, Value>) -> Result<SettingsCase, Fault> {
+/// Every item of a list that can be read; faults of the others are put to the rest.
+fn each<T>(
+    keys: &Map<String, Value>,
+    key: &str,
+    faults: &mut Vec<Fault>,
+    mut read: impl FnMut(&Value, &str) -> Result<T, Fault>,
+) -> Vec<T> {
+    let list = match keys.get(key) {
+        None | Some(Value::Null) => return Vec::new(),
+        Some(Value::Array(list)) => list,
+        Some(_) => {
+            faults.push(Fault::new(key, format!("write a list of {key}")));
+            return Vec::new();
+        }
+    };
+    let mut items = Vec::with_capacity(list.len());
+    for (index, tree) in list.iter().enumerate() {
+        match read(tree, &format!("{key}[{index}]")) {
+            Ok(item) => items.push(item),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    items
+}
+
+fn read_settings(keys: &Map<String, Value>, faults: &mut Vec<Fault>) -> Option<SettingsCase> {
     let Some(tree) = keys.get("settings") else {
-        return Err(Fault::new("", "the key settings is missing"));
+        faults.push(Fault::new("", "the key settings is missing"));
+        return None;
     };
     let mut tree = match tree {
         Value::Null => Value::Object(Map::new()),
@@ -253,31 +348,36 @@ fn read_settings(keys: &Map<String, Value>) -> Result<SettingsCase, Fault> {
     };
     if let Value::Object(settings) = &mut tree {
         if settings.contains_key("url") {
-            return Err(Fault::new(
+            faults.push(Fault::new(
                 "settings.url",
                 "a scenario has no address of a Manager: leave url out",
             ));
         }
         settings.insert("url".into(), URL.into());
     }
-    let expected: Option<Vec<String>> = optional(keys, "expectSettingsErrors")?;
-    match (Settings::parse(&tree), expected) {
-        (Ok(settings), None) => Ok(SettingsCase::Valid(Box::new(settings))),
-        (Ok(_), Some(expected)) => Ok(SettingsCase::Faulty {
-            expected,
+    let is_case = keys.contains_key("expectSettingsErrors");
+    let expected: Option<Vec<String>> = take(faults, optional(keys, "expectSettingsErrors"));
+    match Settings::parse(&tree) {
+        Ok(_) if is_case => Some(SettingsCase::Faulty {
+            expected: expected.unwrap_or_default(),
             found: Vec::new(),
         }),
-        (Err(error), Some(expected)) => Ok(SettingsCase::Faulty {
-            expected,
+        Ok(settings) => Some(SettingsCase::Valid(Box::new(settings))),
+        Err(error) if is_case => Some(SettingsCase::Faulty {
+            expected: expected.unwrap_or_default(),
             found: error.faults.iter().map(|fault| code(&fault.code)).collect(),
         }),
-        (Err(error), None) => Err(match error.faults.first() {
-            Some(fault) => Fault::new(
-                format!("settings.{}", fault.path),
-                format!("{} ({})", fault.message, code(&fault.code)),
-            ),
-            None => Fault::new("settings", error.to_string()),
-        }),
+        Err(error) => {
+            let all = error.faults.iter().map(|fault| {
+                let message = format!("{} ({})", fault.message, code(&fault.code));
+                Fault::new(format!("settings.{}", fault.path), message)
+            });
+            faults.extend(all);
+            if error.faults.is_empty() {
+                faults.push(Fault::new("settings", error.to_string()));
+            }
+            None
+        }
     }
 }
 
@@ -290,26 +390,19 @@ pub(crate) fn code(value: &impl serde::Serialize) -> String {
     }
 }
 
-fn read_bundles(list: &[Value], start: Wall) -> Result<Vec<Bundle>, Fault> {
-    list.iter()
-        .enumerate()
-        .map(|(index, tree)| {
-            let path = format!("bundles[{index}]");
-            let mut tree = tree.clone();
-            resolve_instants(&mut tree, start, &path)?;
-            parse(&tree, &path)
-        })
-        .collect()
-}
-
-fn read_steps(list: &[Value], start: Wall) -> Result<Vec<Step>, Fault> {
-    let mut steps: Vec<Step> = Vec::with_capacity(list.len());
-    for (index, tree) in list.iter().enumerate() {
-        let path = format!("steps[{index}]");
-        let before = steps.last().map_or(0, |step| step.at);
-        steps.push(read_step(tree, &path, before, start)?);
-    }
-    Ok(steps)
+fn read_steps(
+    keys: &Map<String, Value>,
+    start: Wall,
+    faults: &mut Vec<Fault>,
+    senseless: &mut Vec<Fault>,
+) -> Vec<Step> {
+    let mut before = 0;
+    each(keys, "steps", faults, |tree, path| {
+        let step = read_step(tree, path, before, start)?;
+        before = step.at;
+        meaning::of_step(&step, path, senseless);
+        Ok(step)
+    })
 }
 
 fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step, Fault> {
@@ -347,7 +440,6 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
         [key] if key == "expect" => {
             let here = format!("{path}.expect");
             let expect: Expect = parse(&keys[key], &here)?;
-            check_expect(&expect, &here)?;
             Deed::Expect(Box::new(expect))
         }
         [key] => {
@@ -407,20 +499,6 @@ fn read_action(key: &str, value: &Value, path: &str, start: Wall) -> Result<Acti
     }
     let tree = Value::Object(Map::from_iter([(key.to_owned(), value)]));
     parse(&tree, path)
-}
-
-fn check_expect(expect: &Expect, path: &str) -> Result<(), Fault> {
-    for (key, happened, known) in [
-        ("calls", &expect.calls, &served::CALLS),
-        ("callbacks", &expect.callbacks, &served::CALLBACKS),
-    ] {
-        let Some(happened) = happened else { continue };
-        if let Some((index, message)) = happened.fault(known) {
-            let list = if happened.in_order { ".list" } else { "" };
-            return Err(Fault::new(format!("{path}.{key}{list}[{index}]"), message));
-        }
-    }
-    Ok(())
 }
 
 /// Writes instants that count from virtual zero as the wall time they mean, so that a bundle is of

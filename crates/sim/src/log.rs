@@ -226,6 +226,13 @@ fn call_text(call: &Call, names: &Purchases) -> (&'static str, String) {
         Call::NotifyMigrationCutoverApply { key, .. } => {
             ("notifyMigrationCutoverApply", key_text(key))
         }
+        Call::PrefetchImages {
+            node_id,
+            image_refs,
+        } => (
+            "prefetchImages",
+            format!("{} {}", node(node_id), image_refs.join(" ")),
+        ),
         Call::AbortMigration { job_id, reason, .. } => {
             ("abortMigration", format!("{}: {reason}", job(job_id)))
         }

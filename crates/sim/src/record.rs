@@ -4,11 +4,14 @@
 //! taken out and told: the real fleet was slower or quicker somewhere than the simulated one. So the
 //! file that is left can be played, and says what it leaves out.
 
+use std::collections::BTreeMap;
+
 use greenroom_types::Wall;
 use serde_json::{Value, json};
 
 use crate::explore::fleet::Head;
 use crate::explore::write;
+use crate::format::Problems;
 use crate::format::span::Span;
 use crate::run::{Options, Outcome, run_file};
 
@@ -69,7 +72,10 @@ pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
                     left_out,
                 });
             }
-            Outcome::Unreadable(problem) => return Err(problem.to_string()),
+            Outcome::Unreadable(problems) => {
+                take_out(&problems, &mut recording.steps, &mut left_out)?;
+                continue;
+            }
             Outcome::Fail(failure) => failure,
         };
         let told = failure
@@ -91,6 +97,32 @@ pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
     ))
 }
 
+/// Takes out the steps that cannot be read or mean nothing: the recorder saw what the scenario has no
+/// name for. A fault anywhere else leaves nothing to play.
+fn take_out(
+    problems: &Problems,
+    steps: &mut Vec<Value>,
+    left_out: &mut Vec<String>,
+) -> Result<(), String> {
+    let mut faulty: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for problem in &problems.0 {
+        let index = problem
+            .path
+            .strip_prefix("steps[")
+            .and_then(|rest| rest.split_once(']')?.0.parse().ok())
+            .filter(|index| *index < steps.len());
+        let Some(index) = index else {
+            return Err(problems.to_string());
+        };
+        faulty.entry(index).or_default().push(&problem.message);
+    }
+    for (index, words) in faulty.iter().rev() {
+        let step = steps.remove(*index);
+        left_out.push(format!("{step}, for {}", words.join("; ")));
+    }
+    Ok(())
+}
+
 fn file(recording: &Recording, left_out: &[String]) -> String {
     let description = format!(
         "Recorded from a control plane, from {} on.",
@@ -100,7 +132,7 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
     // stop quickly: what was done to a running job in the record must find it running here.
     let world = json!({
         "start": recording.start,
-        "manager": {"silenceMs": 1},
+        "manager": {"silenceMs": 0},
         "startTime": "50ms",
         "stopTime": "50ms",
         "prepareTime": "50ms",
@@ -155,7 +187,8 @@ mod tests {
         .expect("it plays");
         assert_eq!((recorded.steps, recorded.decisions), (3, 1));
         assert_eq!(recorded.left_out.len(), 3, "{:#?}", recorded.left_out);
-        assert!(recorded.left_out[1].contains("\"chosen\":\"n1\""));
+        assert!(recorded.left_out[1].contains("the scenario has no bundle \"other\""));
+        assert!(recorded.left_out[2].contains("\"chosen\":\"n1\""));
         let text = &recorded.text;
         assert!(
             text.starts_with("# left out: a step without words\n"),

@@ -1,19 +1,28 @@
 //! Plays a scenario from its first step to its last, and tells how it went.
 
-use greenroom_manifest::{Locations, Problem};
-use greenroom_types::Mono;
+use greenroom_manifest::Locations;
+use greenroom_policy::{Effect, Event, Policy};
+use greenroom_types::{Mono, Now};
 
 use crate::expect::{self, Mismatch};
 use crate::format::expect::Expect;
-use crate::format::{Deed, Scenario, SettingsCase, Step};
+use crate::format::{Deed, Fault, Problems, Scenario, SettingsCase, Step};
 use crate::log::{Keep, Log};
-use crate::world::{Memory, Refused, Stuck, World};
+use crate::world::{Memory, Refused, Stuck, Unbuilt, World};
 
 /// How to play.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Which transitions to keep.
     pub keep: Keep,
+}
+
+/// Looks on while a scenario is played, as a recorder does beside the driver of a policy.
+pub trait Observer: std::fmt::Debug {
+    /// The policy is about to be told this.
+    fn before(&mut self, now: Now, event: &Event, policy: &Policy);
+    /// The policy does this.
+    fn after(&mut self, now: Now, effect: &Effect, policy: &Policy);
 }
 
 /// A scenario that was played, or could not be.
@@ -37,7 +46,7 @@ pub enum Outcome {
     /// Something did not.
     Fail(Box<Failure>),
     /// It cannot be read, or asks for what this version does not serve.
-    Unreadable(Problem),
+    Unreadable(Problems),
 }
 
 /// What did not hold.
@@ -53,59 +62,79 @@ pub struct Failure {
     pub last: Vec<String>,
 }
 
-/// Reads a scenario without playing it (SCEN-13).
+/// Reads a scenario without playing it, and tries whether its fleet can stand as it says (SCEN-13,
+/// SCEN-15).
 ///
 /// # Errors
-/// The first fault, with line and key.
-pub fn check_file(file: &str, text: &str) -> Result<Scenario, Problem> {
-    Scenario::read(file, text)
+/// All faults, with line and key.
+pub fn check_file(file: &str, text: &str) -> Result<Scenario, Problems> {
+    prepare(file, text, Options::default()).map(|(scenario, _)| scenario)
+}
+
+/// A scenario with its fleet at the beginning; none where its settings are the point.
+fn prepare(
+    file: &str,
+    text: &str,
+    options: Options,
+) -> Result<(Scenario, Option<Box<World>>), Problems> {
+    let scenario = Scenario::read(file, text)?;
+    let SettingsCase::Valid(settings) = &scenario.settings else {
+        return Ok((scenario, None));
+    };
+    let memory = memory(&scenario, options);
+    match World::new(&scenario, settings, memory, Log::new(options.keep)) {
+        Ok(world) => Ok((scenario, Some(Box::new(world)))),
+        Err(Unbuilt { path, stuck }) => {
+            let fault = Fault::new(path, stuck.to_string());
+            Err(Problems::of(file, text, vec![fault]))
+        }
+    }
 }
 
 /// Reads and plays a scenario.
 pub fn run_file(file: &str, text: &str, options: Options) -> Run {
-    let scenario = match Scenario::read(file, text) {
-        Ok(scenario) => scenario,
-        Err(problem) => {
+    run_observed(file, text, options, None)
+}
+
+/// Reads a scenario and plays it before somebody who looks on.
+pub fn run_observed(
+    file: &str,
+    text: &str,
+    options: Options,
+    observer: Option<Box<dyn Observer>>,
+) -> Run {
+    let (scenario, world) = match prepare(file, text, options) {
+        Ok(prepared) => prepared,
+        Err(problems) => {
             return Run {
                 name: file.to_owned(),
                 spec: Vec::new(),
-                outcome: Outcome::Unreadable(problem),
+                outcome: Outcome::Unreadable(problems),
                 lines: Vec::new(),
             };
         }
     };
-    let mut run = play(&scenario, options);
-    if run.name.is_empty() {
-        file.clone_into(&mut run.name);
-    }
-    if let Outcome::Fail(failure) = &mut run.outcome {
+    let (mut outcome, lines) = match (world, &scenario.settings) {
+        (Some(mut world), _) => {
+            world.observer = observer;
+            let outcome = play_in(&mut world, &scenario);
+            (outcome, world.log.into_lines())
+        }
+        (None, SettingsCase::Faulty { expected, found }) => {
+            (judge_settings(expected, found), Vec::new())
+        }
+        (None, SettingsCase::Valid(_)) => (Outcome::Ok, Vec::new()),
+    };
+    if let Outcome::Fail(failure) = &mut outcome {
         add_lines(failure, text);
     }
-    run
-}
-
-/// Plays a scenario.
-pub fn play(scenario: &Scenario, options: Options) -> Run {
-    let (outcome, lines) = match &scenario.settings {
-        SettingsCase::Faulty { expected, found } => (judge_settings(expected, found), Vec::new()),
-        SettingsCase::Valid(settings) => {
-            let log = Log::new(options.keep);
-            let memory = memory(scenario, options);
-            match World::new(scenario, settings, memory, log) {
-                Err(stuck) => (
-                    fail(None, Mono(0), vec![halt("", &stuck)], Vec::new()),
-                    Vec::new(),
-                ),
-                Ok(mut world) => {
-                    let outcome = play_in(&mut world, scenario);
-                    (outcome, world.log.into_lines())
-                }
-            }
-        }
+    let name = match scenario.name.as_str() {
+        "" => file.to_owned(),
+        name => name.to_owned(),
     };
     Run {
-        name: scenario.name.clone(),
-        spec: scenario.spec.clone(),
+        name,
+        spec: scenario.spec,
         outcome,
         lines,
     }
@@ -246,7 +275,7 @@ impl Run {
     pub fn report(&self) -> String {
         match &self.outcome {
             Outcome::Ok => format!("ok {}\n", self.name),
-            Outcome::Unreadable(problem) => format!("{problem}\n"),
+            Outcome::Unreadable(problems) => format!("{problems}\n"),
             Outcome::Fail(failure) => format!("FAIL {}\n{failure}", self.name),
         }
     }

@@ -32,12 +32,14 @@ use crate::format::Scenario;
 use crate::format::fleet::WorldSpec;
 use crate::invariants::Watch;
 use crate::log::Log;
+use crate::run::Observer;
 use crate::seed::Seed;
 
 pub(crate) use act::{Answer, Refused};
 pub(crate) use cloud::Purchases;
 pub(crate) use hold::{Holds, Pending};
 pub(crate) use look::Seen;
+pub(crate) use manager::with_services;
 pub(crate) use worker::Worker;
 
 /// Inputs handled in one go before the run is taken for an endless one. A burst of hundreds of jobs
@@ -51,6 +53,14 @@ const TIMERS_AT_ONCE: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Stuck(pub(crate) String);
+
+/// The world cannot stand as the scenario says, and where it says so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {stuck}")]
+pub(crate) struct Unbuilt {
+    pub(crate) path: String,
+    pub(crate) stuck: Stuck,
+}
 
 /// What the world is asked to remember beyond the last transitions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,6 +120,8 @@ pub(crate) struct World {
     pub(crate) asked: BTreeMap<StartId, Mono>,
     /// When the policy connected.
     pub(crate) connected_at: Mono,
+    /// Who else looks at what the policy is told and does.
+    pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 /// What is due next, and who has to be told.
@@ -121,6 +133,14 @@ enum Source {
     World,
 }
 
+// === impl Stuck ===
+
+impl Stuck {
+    const fn at(self, path: String) -> Unbuilt {
+        Unbuilt { path, stuck: self }
+    }
+}
+
 // === impl World ===
 
 impl World {
@@ -130,7 +150,7 @@ impl World {
         settings: &Settings,
         memory: Memory,
         log: Log,
-    ) -> Result<Self, Stuck> {
+    ) -> Result<Self, Unbuilt> {
         let spec = scenario.world.clone();
         let ledger = Ledger::new(setup::config());
         let now = Now {
@@ -172,6 +192,7 @@ impl World {
             decided: BTreeMap::new(),
             asked: BTreeMap::new(),
             connected_at: Mono(0),
+            observer: None,
             settings: settings.clone(),
             spec,
         };
@@ -336,7 +357,15 @@ impl World {
             return;
         };
         let mut effects = Effects::new();
+        if let Some(observer) = &mut self.observer {
+            observer.before(now, &event, policy);
+        }
         policy.handle(now, event, &mut effects);
+        if let Some(observer) = &mut self.observer {
+            for effect in effects.as_slice() {
+                observer.after(now, effect, policy);
+            }
+        }
         for effect in effects.drain() {
             match effect {
                 Effect::Call { call_id, call } => {

@@ -156,7 +156,7 @@ impl de::Error for Fault {
 
 /// That a key is not known where it stands, in the one form in which that is told everywhere.
 #[must_use]
-pub fn unknown_key(key: &str, known: &[&'static str]) -> String {
+pub fn unknown_key(key: &str, known: &[&str]) -> String {
     let mut message = format!("{UNKNOWN_KEY}{key:?}");
     match nearest(key, known) {
         Some(near) => message.push_str(&format!("; did you mean {near}? ")),
@@ -248,7 +248,7 @@ fn one_of(known: &[&str]) -> String {
 }
 
 /// The known key that a slip most likely meant: a letter or two apart, or the same but for case.
-fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
+fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
     let far = if key.len() < 5 { 1 } else { 2 };
     known
         .iter()

@@ -1,9 +1,9 @@
 //! Fleet and bundles in the words of a scenario.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_policy::Policy;
-use greenroom_types::bundle::{Bundle, BundleState, Launch};
+use greenroom_types::bundle::{Bundle, BundleState, BundleStatus, Launch};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
 use greenroom_types::{BundleId, JobId, NodeId, Tags};
@@ -57,6 +57,20 @@ pub(super) fn manifest(bundle: &Bundle) -> Value {
     if let Value::Object(keys) = &mut tree {
         keys.remove("state");
         keys.remove("revision");
+    }
+    tree
+}
+
+/// A bundle with its jobs as they stand: one that was stopped by hand waits to be started by hand.
+pub(super) fn as_it_stands(status: &BundleStatus, dormant: &BTreeSet<JobId>) -> Value {
+    let mut tree = manifest(&status.bundle);
+    let jobs = tree["jobs"].as_array_mut().into_iter().flatten();
+    for job in jobs {
+        let name = job["jobName"].as_str().unwrap_or_default();
+        let mut copies = status.jobs.iter().filter(|it| it.job_name.as_str() == name);
+        if copies.any(|copy| dormant.contains(&copy.job_id)) {
+            job["startMode"] = "manual".into();
+        }
     }
     tree
 }

@@ -1,12 +1,15 @@
 //! Decisions with their traces, dry runs and admissions.
 
-use greenroom_placement::{Attempt, Decision};
+use greenroom_placement::{Attempt, Code, Decision};
+use greenroom_policy::effect::PlacementKind;
 use greenroom_policy::getters::Admission;
 use greenroom_types::NodeId;
 
 use super::Findings;
 use crate::format::code;
-use crate::format::expect::{AdmissionExpect, AttemptExpect, DryRunExpect, TraceExpect};
+use crate::format::expect::{
+    AdmissionExpect, AdmissionKind, AttemptExpect, DryRunExpect, TraceExpect,
+};
 use crate::format::names::JobPath;
 use crate::world::{Answer, World};
 
@@ -19,6 +22,13 @@ pub(super) fn trace(world: &World, wanted: &TraceExpect, path: &str, findings: &
         );
         return;
     };
+    findings.compare(&format!("{path}.kind"), wanted.kind, decision.kind, code);
+    findings.compare(
+        &format!("{path}.reason"),
+        wanted.reason.clone(),
+        decision.reason.clone(),
+        Clone::clone,
+    );
     let chosen = format!("{path}.chosen");
     findings.compare_node(
         world,
@@ -67,21 +77,17 @@ fn check_attempt(
         found.tier.clone(),
         ToString::to_string,
     );
-    let outcome = code(&found.outcome);
     findings.compare(
         &format!("{path}.outcome"),
-        wanted.outcome.clone(),
-        outcome,
-        Clone::clone,
+        wanted.outcome,
+        found.outcome,
+        code,
     );
     for (node, reason) in &wanted.filtered {
         let path = format!("{path}.filtered.{node}");
+        let reason = reason.name().to_owned();
         let Some(node_id) = world.resolve(node) else {
-            findings.add(
-                &path,
-                reason.clone(),
-                format!("{node} stands for no node now"),
-            );
+            findings.add(&path, reason, format!("{node} stands for no node now"));
             continue;
         };
         let why = found
@@ -95,7 +101,7 @@ fn check_attempt(
             None if survived => "not filtered: it would do".to_owned(),
             None => "not looked at".to_owned(),
         };
-        findings.compare(&path, Some(reason.clone()), found, Clone::clone);
+        findings.compare(&path, Some(reason), found, Clone::clone);
     }
     let Some(survivors) = &wanted.survivors else {
         return;
@@ -125,26 +131,20 @@ pub(super) fn dry_run(world: &World, wanted: &DryRunExpect, path: &str, findings
         return;
     };
     let Some(run) = answer else {
-        findings.add(path, wanted.kind.clone(), "no such job".into());
+        findings.add(path, code(&wanted.kind), "no such job".into());
         return;
     };
     let (kind, node, tier, shape) = match &run.decision {
-        Decision::Place { node, tier, .. } => ("place", Some(node), Some(tier), None),
+        Decision::Place { node, tier, .. } => (PlacementKind::Place, Some(node), Some(tier), None),
         Decision::Provision { tier, shape, .. } => (
-            "provision",
+            PlacementKind::Provision,
             None,
             Some(tier),
             Some(shape.instance_type.clone()),
         ),
-        Decision::Failure { .. } => ("failure", None, None, None),
+        Decision::Failure { .. } => (PlacementKind::Failure, None, None, None),
     };
-    let expected = Some(wanted.kind.clone());
-    findings.compare(
-        &format!("{path}.kind"),
-        expected,
-        kind.to_owned(),
-        Clone::clone,
-    );
+    findings.compare(&format!("{path}.kind"), Some(wanted.kind), kind, code);
     findings.compare_node(world, &format!("{path}.node"), wanted.node.as_ref(), node);
     let tier = tier.cloned();
     findings.compare_found(
@@ -168,20 +168,16 @@ pub(super) fn admission(
         return;
     };
     let (kind, found, unplaceable) = match &**answer {
-        Admission::Ok { findings } => ("ok", findings, &[][..]),
-        Admission::ValidationErrors { findings } => ("validationErrors", findings, &[][..]),
+        Admission::Ok { findings } => (AdmissionKind::Ok, findings, &[][..]),
+        Admission::ValidationErrors { findings } => {
+            (AdmissionKind::ValidationErrors, findings, &[][..])
+        }
         Admission::NoCapacity {
             unplaceable,
             findings,
-        } => ("noCapacity", findings, &unplaceable[..]),
+        } => (AdmissionKind::NoCapacity, findings, &unplaceable[..]),
     };
-    let expected = Some(wanted.kind.clone());
-    findings.compare(
-        &format!("{path}.kind"),
-        expected,
-        kind.to_owned(),
-        Clone::clone,
-    );
+    findings.compare(&format!("{path}.kind"), Some(wanted.kind), kind, code);
     let places: Vec<String> = unplaceable
         .iter()
         .map(|job| format!("{}/{}", job.replica_index, job.job_name))
@@ -197,21 +193,20 @@ pub(super) fn admission(
         places,
         findings,
     );
-    let codes = |list: &[greenroom_placement::Finding]| -> Vec<String> {
+    let found_codes = |list: &[greenroom_placement::Finding]| -> Vec<String> {
         list.iter().map(|finding| code(&finding.code)).collect()
     };
-    let errors = codes(&found.errors);
+    let codes = |list: &[Code]| list.iter().map(code).collect();
     any_order(
         &format!("{path}.errors"),
-        wanted.errors.clone(),
-        errors,
+        wanted.errors.as_deref().map(codes),
+        found_codes(&found.errors),
         findings,
     );
-    let warnings = codes(&found.warnings);
     any_order(
         &format!("{path}.warnings"),
-        wanted.warnings.clone(),
-        warnings,
+        wanted.warnings.as_deref().map(codes),
+        found_codes(&found.warnings),
         findings,
     );
 }

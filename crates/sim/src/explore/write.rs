@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(tree["steps"], json!(steps), "{text}");
             assert_eq!(tree["settings"], head.settings, "{text}");
             assert_eq!(tree["name"], "one: two");
-            let read = Scenario::read("s.yaml", &text).unwrap();
+            let read = Scenario::of_tree(&tree).unwrap();
             assert_eq!(read.nodes.len(), head.nodes.len());
             assert_eq!(read.bundles.len(), head.bundles.len());
         }

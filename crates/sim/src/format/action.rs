@@ -326,7 +326,7 @@ pub enum SignalKind {
 }
 
 /// What the world can be kept from answering by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HoldKind {
     /// The provider's word that a machine runs.
@@ -409,6 +409,57 @@ impl Action {
         "release",
     ];
 
+    /// The key that names this action.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::CreateBundle(_) => "createBundle",
+            Self::UpdateBundle(_) => "updateBundle",
+            Self::DeleteBundle(_) => "deleteBundle",
+            Self::StartBundleJob(_) => "startBundleJob",
+            Self::StopBundleJob(_) => "stopBundleJob",
+            Self::SetBundleStopTime { .. } => "setBundleStopTime",
+            Self::Cordon(_) => "cordon",
+            Self::Uncordon(_) => "uncordon",
+            Self::Drain { .. } => "drain",
+            Self::Evict(_) => "evict",
+            Self::Terminate(_) => "terminate",
+            Self::Interrupt { .. } => "interrupt",
+            Self::Migrate { .. } => "migrate",
+            Self::AbortMigration { .. } => "abortMigration",
+            Self::UpdateHotSpares(_) => "updateHotSpares",
+            Self::UpdateHotSpareNode { .. } => "updateHotSpareNode",
+            Self::SetTemplateImages(_) => "setTemplateImages",
+            Self::DryRun(_) => "dryRun",
+            Self::Admit(_) => "admit",
+            Self::Close(_) => "close",
+            Self::Restart(_) => "restart",
+            Self::NodeJoins(_) => "nodeJoins",
+            Self::NodeReturns { .. } => "nodeReturns",
+            Self::NodeStopping { .. } => "nodeStopping",
+            Self::NodeStopped(_) => "nodeStopped",
+            Self::NodeDies(_) => "nodeDies",
+            Self::Inventory(_) => "inventory",
+            Self::SetTags { .. } => "setTags",
+            Self::Notice { .. } => "notice",
+            Self::JobFails { .. } => "jobFails",
+            Self::JobRejected { .. } => "jobRejected",
+            Self::JobRunning(_) => "jobRunning",
+            Self::JobCompletes(_) => "jobCompletes",
+            Self::Duplicate(_) => "duplicate",
+            Self::ImagePulled { .. } => "imagePulled",
+            Self::Signal { .. } => "signal",
+            Self::CreateFails { .. } => "createFails",
+            Self::StartFails { .. } => "startFails",
+            Self::Clock { .. } => "clock",
+            Self::Disconnect(_) => "disconnect",
+            Self::Connect(_) => "connect",
+            Self::Partition(_) => "partition",
+            Self::Heal(_) => "heal",
+            Self::Hold(_) => "hold",
+            Self::Release(_) => "release",
+        }
+    }
+
     /// True for what an operator does, which the product may refuse.
     pub const fn is_operator(&self) -> bool {
         matches!(
@@ -468,6 +519,17 @@ impl<'de> Deserialize<'de> for Strategies {
 }
 
 // === impl DryRun ===
+
+impl DryRun {
+    /// The job, if it is named.
+    pub fn path(&self) -> Option<JobPath> {
+        Some(JobPath {
+            bundle_id: self.bundle.clone(),
+            replica_index: self.replica,
+            job_name: self.job.clone()?,
+        })
+    }
+}
 
 impl<'de> Deserialize<'de> for DryRun {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_policy::effect::MirrorState;
+use greenroom_placement::{Code, Outcome, Reason};
+use greenroom_policy::drain::{DrainPhase, DrainStatus};
+use greenroom_policy::effect::{MirrorState, PlacementKind};
+use greenroom_policy::migration::MigrationPhase;
 use greenroom_types::{BundleId, PoolName, TierName, tree};
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
 
 use super::action::Action;
@@ -173,10 +176,10 @@ pub struct DrainExpect {
     pub node: NodeRef,
     /// Its phase.
     #[serde(default)]
-    pub phase: Option<String>,
+    pub phase: Option<DrainPhase>,
     /// Status by job.
     #[serde(default)]
-    pub jobs: BTreeMap<JobPath, String>,
+    pub jobs: BTreeMap<JobPath, DrainStatus>,
 }
 
 /// A migration.
@@ -187,7 +190,7 @@ pub struct MigrationExpect {
     pub job: JobPath,
     /// Its phase.
     #[serde(default)]
-    pub phase: Option<String>,
+    pub phase: Option<MigrationPhase>,
     /// Its target node.
     #[serde(default)]
     pub target: Option<NodeRef>,
@@ -202,6 +205,12 @@ pub struct MigrationExpect {
 pub struct TraceExpect {
     /// The job.
     pub job: JobPath,
+    /// `place`, `provision` or `failure`.
+    #[serde(default)]
+    pub kind: Option<PlacementKind>,
+    /// Reason code of a failure.
+    #[serde(default)]
+    pub reason: Option<String>,
     /// The node that was taken.
     #[serde(default)]
     pub chosen: Option<NodeRef>,
@@ -217,9 +226,9 @@ pub struct AttemptExpect {
     /// The tier.
     pub tier: Option<TierName>,
     /// How it ended.
-    pub outcome: Option<String>,
+    pub outcome: Option<Outcome>,
     /// Some of the nodes left out, with the reason.
-    pub filtered: BTreeMap<NodeRef, String>,
+    pub filtered: BTreeMap<NodeRef, Reason>,
     /// The first of the nodes that would do, best first.
     pub survivors: Option<Vec<NodeRef>>,
 }
@@ -229,7 +238,7 @@ pub struct AttemptExpect {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DryRunExpect {
     /// `place`, `provision` or `failure`.
-    pub kind: String,
+    pub kind: PlacementKind,
     /// The node.
     #[serde(default)]
     pub node: Option<NodeRef>,
@@ -245,17 +254,29 @@ pub struct DryRunExpect {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AdmissionExpect {
-    /// `ok`, `noCapacity` or `validationErrors`.
-    pub kind: String,
+    /// How it was answered.
+    pub kind: AdmissionKind,
     /// Jobs without a place, in any order.
     #[serde(default)]
     pub unplaceable: Option<Vec<JobPath>>,
     /// Codes of the errors, in any order.
     #[serde(default)]
-    pub errors: Option<Vec<String>>,
+    pub errors: Option<Vec<Code>>,
     /// Codes of the warnings, in any order.
     #[serde(default)]
-    pub warnings: Option<Vec<String>>,
+    pub warnings: Option<Vec<Code>>,
+}
+
+/// How an admission is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AdmissionKind {
+    /// It would be admitted.
+    Ok,
+    /// There is no room for a job.
+    NoCapacity,
+    /// The bundle is faulty.
+    ValidationErrors,
 }
 
 /// Spares of a pool.
@@ -375,22 +396,14 @@ impl<'de> Deserialize<'de> for Happened {
 }
 
 impl Happened {
-    /// The first item whose name is unknown, with what is wrong.
-    pub(crate) fn fault(&self, known: &served::Names) -> Option<(usize, String)> {
-        self.list.iter().enumerate().find_map(|(index, item)| {
-            let name = item.name.as_str();
-            if known.now.contains(&name) {
-                None
-            } else {
-                Some((
-                    index,
-                    format!(
-                        "there is no {} {name:?}; there are {}",
-                        known.kind,
-                        known.now.join(", ")
-                    ),
-                ))
-            }
+    /// Items whose name or fields are unknown: index, path below it, what is wrong.
+    pub(crate) fn faults(
+        &self,
+        known: &served::Names,
+    ) -> impl Iterator<Item = (usize, String, String)> {
+        self.list.iter().enumerate().filter_map(|(index, item)| {
+            let (below, message) = known.fault(&item.name, &item.fields)?;
+            Some((index, below, message))
         })
     }
 }

@@ -7,7 +7,7 @@ use greenroom_manifest::schema::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::served;
+use crate::served::{self, Names};
 
 /// The schema of a scenario file.
 #[must_use]
@@ -404,27 +404,37 @@ fn expect() -> Value {
                 "tags": map(json!({"type": ["string", "null"], "examples": ["x"]})),
             }))),
             "nodeCount": one_of(vec![count(), list(count())]),
-            "calls": happened(served::CALLS.now),
-            "callbacks": happened(served::CALLBACKS.now),
+            "calls": happened(served::calls()),
+            "callbacks": happened(served::callbacks()),
             "metrics": {"type": "object", "examples": [{"placementsAttempted": 1}]},
             "drain": object(&["node"], json!({
                 "node": node_ref(),
-                "phase": text(),
-                "jobs": by_job(text()),
+                "phase": choice(&[
+                    "migrating", "waiting", "terminating", "done", "partial", "failed",
+                ]),
+                "jobs": by_job(choice(&["migrating", "migrated", "stuck", "moved", "terminated"])),
             })),
             "migration": object(&["job"], json!({
                 "job": job_path(),
-                "phase": text(),
+                "phase": choice(&[
+                    "proposing", "launching", "awaitingTargetReady", "awaitingSourceStop",
+                    "applying", "startingTarget", "stoppingSource", "done", "aborted",
+                ]),
                 "target": node_ref(),
                 "abortReason": text(),
             })),
             "trace": object(&["job"], json!({
                 "job": job_path(),
+                "kind": choice(&["place", "provision", "failure"]),
+                "reason": text(),
                 "chosen": node_ref(),
                 "attempts": list(object(&[], json!({
                     "tier": text(),
-                    "outcome": text(),
-                    "filtered": by_node(text()),
+                    "outcome": choice(&[
+                        "placed", "provisioned", "exhausted", "noInstanceTypeFits", "atMaxNodes",
+                        "provisionBackoff", "azUnknown", "pinnedNoProvision", "poolNotConfigured",
+                    ]),
+                    "filtered": by_node(text_like("cordoned")),
                     "survivors": list(node_ref()),
                 }))),
             })),
@@ -437,8 +447,8 @@ fn expect() -> Value {
             "admission": object(&["kind"], json!({
                 "kind": choice(&["ok", "noCapacity", "validationErrors"]),
                 "unplaceable": list(job_path()),
-                "errors": list(text()),
-                "warnings": list(text()),
+                "errors": list(text_like("unknownPool")),
+                "warnings": list(text_like("diskNearlyFull")),
             })),
             "pending": by_job(moment()),
             "spares": object(&["pool"], json!({
@@ -454,15 +464,16 @@ fn expect() -> Value {
 }
 
 /// Calls or callbacks: a list, or a list in order.
-fn happened(names: &[&str]) -> Value {
+fn happened(names: &Names) -> Value {
     let fields = json!({"type": ["object", "null"]});
     let mut keys: Map<String, Value> = names
-        .iter()
-        .map(|name| ((*name).to_owned(), fields.clone()))
+        .shapes
+        .keys()
+        .map(|name| (name.clone(), fields.clone()))
         .collect();
     keys.insert("times".to_owned(), whole());
     let mut item = object(&[], Value::Object(keys));
-    let first = names.first().copied().unwrap_or_default();
+    let first = names.shapes.keys().next().map_or("", String::as_str);
     item["examples"] = json!([{first: {}, "times": 1}]);
     one_of(vec![
         list(item.clone()),

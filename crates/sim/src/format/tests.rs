@@ -2,9 +2,16 @@
 
 use super::*;
 
-/// A scenario of nothing with these steps.
+/// A scenario with some of everything and these steps, the first on line 7.
 fn with_steps(steps: &str) -> String {
-    format!("scenario: 1\nsettings: {{}}\nsteps:\n{steps}")
+    format!(
+        "scenario: 1
+settings:
+  {{placementPools: [{{name: p, tiers: [{{name: t, kind: aws, region: r, scaleOut: elastic, candidateInstanceTypes: [{{instanceType: x, totalCapacity: 4, totalCores: 4}}]}}]}}], templateImages: {{t: [x]}}}}
+nodes: [{{id: n1, pool: p, tier: t, capacity: 4}}, {{id: n2, pool: p, tier: t, capacity: 4}}]
+bundles: [{{bundleId: a, pool: p, resiliencePolicy: {{pool: p}}, jobs: [{{jobName: e}}, {{jobName: f}}]}}]
+steps:\n{steps}"
+    )
 }
 
 fn fault(text: &str) -> String {
@@ -112,7 +119,7 @@ fn a_step_does_one_thing_and_never_goes_back_in_time() {
         "  - {at: 5s, cordon: n1}\n  - {at: 4s, cordon: n1}\n",
     ));
     assert!(
-        told.starts_with("s.yaml:5:6: steps[1].at: steps go on in time"),
+        told.starts_with("s.yaml:8:6: steps[1].at: steps go on in time"),
         "{told}"
     );
     assert!(fault(&with_steps("  - {at: 5s}\n")).contains("needs an action or expect"));
@@ -131,7 +138,7 @@ fn a_step_does_one_thing_and_never_goes_back_in_time() {
 #[test]
 fn every_action_of_the_format_is_read() {
     let served = [
-        "createBundle: {bundleId: a, pool: p, jobs: [{jobName: e}]}",
+        "createBundle: {bundleId: b, pool: p, jobs: [{jobName: e}]}",
         "updateBundle: {bundleId: a, pool: p, jobs: [{jobName: e}]}",
         "deleteBundle: a",
         "startBundleJob: a/0/e",
@@ -156,7 +163,7 @@ fn every_action_of_the_format_is_read() {
         "admit: {bundleId: a, pool: p, jobs: [{jobName: e}]}",
         "close: true",
         "restart: true",
-        "nodeJoins: {id: n1, pool: p, capacity: 4}",
+        "nodeJoins: {id: n3, pool: p, capacity: 4}",
         "nodeReturns: {node: n1, jobs: [a/0/e]}",
         "nodeStopping: {node: n1, reason: PROVIDER_STOP}",
         "nodeStopped: n1",
@@ -182,7 +189,8 @@ fn every_action_of_the_format_is_read() {
         "release: [jobRunning]",
     ];
     for action in served {
-        let text = with_steps(&format!("  - {action}\n"));
+        // What is released was held.
+        let text = with_steps(&format!("  - hold: [jobRunning]\n  - {action}\n"));
         assert_eq!(fault(&text), "none", "{action}");
     }
     let bad = with_steps("  - {drain: {nod: n1}}\n");
@@ -220,7 +228,8 @@ fn every_expectation_of_the_format_is_read() {
         "invariants: ok",
     ];
     for expect in served {
-        let text = with_steps(&format!("  - expect: {{{expect}}}\n"));
+        let asked = "  - dryRun: a/0/e\n  - admit: {bundleId: a, pool: p, jobs: [{jobName: e}]}\n";
+        let text = with_steps(&format!("{asked}  - expect: {{{expect}}}\n"));
         assert_eq!(fault(&text), "none", "{expect}");
     }
     let told = fault(&with_steps("  - expect: {callbacks: [{onImages: {}}]}\n"));

@@ -156,7 +156,7 @@ impl World {
 
 /// A job that says nothing of what it runs gets one service to run, so that the Manager takes it
 /// (SCEN-05).
-fn with_services(bundle: &mut Bundle) {
+pub(crate) fn with_services(bundle: &mut Bundle) {
     for job in &mut bundle.jobs {
         if job.launch.services.is_empty() {
             job.launch.services.push(Service {

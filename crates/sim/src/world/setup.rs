@@ -11,7 +11,7 @@ use greenroom_types::pool::{Tier, TierKind};
 use greenroom_types::{NodeId, Tags};
 
 use super::worker::{Machine, RunPhase, Worker};
-use super::{Stuck, World};
+use super::{Stuck, Unbuilt, World};
 use crate::format::Scenario;
 use crate::format::fleet::NodeSpec;
 use crate::format::names::JobPath;
@@ -33,7 +33,7 @@ pub(super) fn config() -> Config {
 // === impl World ===
 
 impl World {
-    pub(super) fn set_up(&mut self, scenario: &Scenario) -> Result<(), Stuck> {
+    pub(super) fn set_up(&mut self, scenario: &Scenario) -> Result<(), Unbuilt> {
         let open = Open {
             epoch: self.seed.hex(),
             renew: false,
@@ -41,19 +41,19 @@ impl World {
             generation: 1,
         };
         let _ = self.commit(Command::Open(open));
-        for bundle in &scenario.bundles {
+        for (index, bundle) in scenario.bundles.iter().enumerate() {
             self.call_aside(Call::CreateBundle(Box::new(bundle.clone())))
                 .map_err(|refusal| {
-                    Stuck(format!(
-                        "bundle {:?} was refused: {refusal}",
-                        bundle.bundle_id
-                    ))
+                    let id = &bundle.bundle_id;
+                    let stuck = Stuck(format!("bundle {id:?} was refused: {refusal}"));
+                    stuck.at(format!("bundles[{index}]"))
                 })?;
         }
-        for node in &scenario.nodes {
-            self.join(node)?;
+        for (index, node) in scenario.nodes.iter().enumerate() {
+            self.join(node)
+                .map_err(|stuck| stuck.at(format!("nodes[{index}]")))?;
         }
-        self.settle()
+        self.settle().map_err(|stuck| stuck.at(String::new()))
     }
 
     /// A node appears and runs, with everything that its specification says.
@@ -188,6 +188,16 @@ impl World {
 
     /// A job runs on a node without the policy having put it there.
     fn start_there(&mut self, node_id: &NodeId, job: &JobPath) -> Result<(), Stuck> {
+        let record = self.ledger.job(&job.job_id());
+        if record.is_some_and(|record| record.view.job.is_dormant()) {
+            // It runs, so somebody has started it by hand.
+            self.call_aside(Call::StartBundleJob {
+                bundle_id: job.bundle_id.clone(),
+                replica_index: job.replica_index,
+                job_name: job.job_name.clone(),
+            })
+            .map_err(|refusal| Stuck(format!("{job} cannot be started: {refusal}")))?;
+        }
         let call = Call::StartJob(StartJob {
             job_id: job.job_id(),
             role: job.role(),

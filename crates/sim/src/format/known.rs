@@ -1,0 +1,235 @@
+//! The names that a scenario knows: what its settings, its fleet, its bundles and its steps make
+//! there ever be. Whether something is there at a step is the run's to say; what is nowhere can never
+//! be, and an expectation about it would mean nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_policy::Settings;
+use greenroom_types::bundle::Bundle;
+use greenroom_types::{BundleId, NodeId, PoolName, TierName};
+
+use super::action::Action;
+use super::fleet::NodeSpec;
+use super::names::{JobPath, NodeRef, Subject};
+use super::{Deed, Scenario};
+
+/// Names shown of those that there are.
+const SHOWN: usize = 8;
+
+/// All names of a scenario.
+pub(super) struct Known<'a> {
+    pub(super) settings: &'a Settings,
+    /// Every form that a bundle has in the file.
+    bundles: BTreeMap<&'a BundleId, Vec<&'a Bundle>>,
+    nodes: BTreeSet<&'a NodeId>,
+    pools: BTreeSet<&'a str>,
+    tiers: BTreeSet<&'a str>,
+    types: BTreeSet<&'a str>,
+}
+
+/// That a name is none of those that there are.
+fn none(kind: &str, name: &str, known: impl IntoIterator<Item = impl ToString>) -> String {
+    let mut known: Vec<String> = known.into_iter().map(|name| name.to_string()).collect();
+    let more = known.len().saturating_sub(SHOWN);
+    known.truncate(SHOWN);
+    let list = match (known.len(), more) {
+        (0, _) => "it has none".to_owned(),
+        (_, 0) => format!("it has {}", known.join(", ")),
+        (_, more) => format!("it has {} and {more} more", known.join(", ")),
+    };
+    format!("the scenario has no {kind} {name:?}; {list}")
+}
+
+// === impl Known ===
+
+impl<'a> Known<'a> {
+    pub(super) fn of(scenario: &'a Scenario, settings: &'a Settings) -> Self {
+        let mut known = Self {
+            settings,
+            bundles: BTreeMap::new(),
+            nodes: BTreeSet::new(),
+            pools: BTreeSet::new(),
+            tiers: BTreeSet::new(),
+            types: BTreeSet::new(),
+        };
+        for pool in &settings.placement_pools {
+            known.pools.insert(pool.name.as_str());
+            for tier in &pool.tiers {
+                known.tiers.insert(tier.name.as_str());
+                let types = tier.candidate_instance_types.iter();
+                known
+                    .types
+                    .extend(types.map(|it| it.instance_type.as_str()));
+            }
+        }
+        for entry in &settings.hot_spares {
+            known.types.insert(entry.spec.instance_type.as_str());
+        }
+        for bundle in &scenario.bundles {
+            known.bundle_is(bundle);
+        }
+        for node in &scenario.nodes {
+            known.node_is(node);
+        }
+        for step in &scenario.steps {
+            let Deed::Act(action) = &step.deed else {
+                continue;
+            };
+            match action {
+                Action::CreateBundle(bundle) | Action::UpdateBundle(bundle) => {
+                    known.bundle_is(bundle);
+                }
+                Action::NodeJoins(node) => known.node_is(node),
+                Action::SetTags { tags, .. } => {
+                    let value = |key: &str| tags.get(key)?.as_deref();
+                    known.pools.extend(value("pool"));
+                    known.tiers.extend(value("tier"));
+                }
+                _ => {}
+            }
+        }
+        known
+    }
+
+    fn bundle_is(&mut self, bundle: &'a Bundle) {
+        let forms = self.bundles.entry(&bundle.bundle_id).or_default();
+        forms.push(bundle);
+    }
+
+    fn node_is(&mut self, node: &'a NodeSpec) {
+        self.nodes.insert(&node.id);
+        self.pools.extend(node.pool.as_ref().map(PoolName::as_str));
+        self.tiers.extend(node.tier.as_ref().map(TierName::as_str));
+        self.pools.extend(node.tags.get("pool").map(String::as_str));
+        self.tiers.extend(node.tags.get("tier").map(String::as_str));
+    }
+
+    pub(super) fn bundle(&self, bundle_id: &BundleId) -> Result<(), String> {
+        if self.bundles.contains_key(bundle_id) {
+            return Ok(());
+        }
+        Err(none("bundle", bundle_id.as_str(), self.bundles.keys()))
+    }
+
+    pub(super) fn job(&self, path: &JobPath) -> Result<(), String> {
+        self.bundle(&path.bundle_id)?;
+        let forms = &self.bundles[&path.bundle_id];
+        job_in(path, forms.iter().copied())
+    }
+
+    pub(super) fn node(&self, node: &NodeRef) -> Result<(), String> {
+        match node {
+            NodeRef::Id(id) if self.nodes.contains(id) => Ok(()),
+            NodeRef::Id(id) => Err(none("node", id.as_str(), &self.nodes)),
+            NodeRef::OfJob(path) => self.job(path),
+            NodeRef::Spare(pool, _) => self.settings_pool(pool),
+            NodeRef::Tier(pool, tier, _) => {
+                self.settings_pool(pool)?;
+                let pool = self.settings.pool(pool.as_str());
+                let tiers = pool.map(|pool| &pool.tiers[..]).unwrap_or_default();
+                if tiers.iter().any(|known| known.name == *tier) {
+                    return Ok(());
+                }
+                let names = tiers.iter().map(|tier| &tier.name);
+                Err(none("tier of that pool", tier.as_str(), names))
+            }
+        }
+    }
+
+    pub(super) fn subject(&self, subject: &Subject) -> Result<(), String> {
+        match subject {
+            Subject::Job(path) => self.job(path),
+            Subject::Node(node) => self.node(node),
+        }
+    }
+
+    /// A pool of the settings, or one that a node says it is in.
+    pub(super) fn pool(&self, pool: &PoolName) -> Result<(), String> {
+        if self.pools.contains(pool.as_str()) {
+            return Ok(());
+        }
+        Err(none("pool", pool.as_str(), &self.pools))
+    }
+
+    /// A pool of the settings.
+    pub(super) fn settings_pool(&self, pool: &PoolName) -> Result<(), String> {
+        if self.settings.pool(pool.as_str()).is_some() {
+            return Ok(());
+        }
+        let names = self.settings.placement_pools.iter().map(|pool| &pool.name);
+        Err(none("pool", pool.as_str(), names))
+    }
+
+    pub(super) fn tier(&self, tier: &TierName) -> Result<(), String> {
+        if self.tiers.contains(tier.as_str()) {
+            return Ok(());
+        }
+        Err(none("tier", tier.as_str(), &self.tiers))
+    }
+
+    pub(super) fn instance_type(&self, name: &str) -> Result<(), String> {
+        if self.types.contains(name) {
+            return Ok(());
+        }
+        Err(none("instance type", name, &self.types))
+    }
+
+    /// What a field of a call or a callback names, by the key under which it stands.
+    pub(super) fn field(&self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "jobId" | "sourceJobId" => {
+                let path = value.parse().ok().or_else(|| JobPath::of_job_id(value));
+                let path = path.ok_or_else(|| none("job", value, self.jobs()))?;
+                self.job(&path)
+            }
+            "nodeId" | "sourceNodeId" | "targetNodeId" => {
+                let node: NodeRef = value
+                    .parse()
+                    .map_err(|error: super::names::NameError| error.to_string())?;
+                self.node(&node)
+            }
+            "bundleId" => self.bundle(&value.into()),
+            "pool" => self.pool(&value.into()),
+            "tier" => self.tier(&value.into()),
+            "instanceType" => self.instance_type(value),
+            _ => Ok(()),
+        }
+    }
+
+    fn jobs(&self) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        for bundle in self.bundles.values().flatten() {
+            for copy in 0..bundle.copies() {
+                let jobs = bundle.jobs.iter();
+                names.extend(jobs.map(|it| format!("{}/{copy}/{}", bundle.bundle_id, it.job_name)));
+            }
+        }
+        names.into_iter().collect()
+    }
+}
+
+/// Whether any of these forms of a bundle has a job.
+pub(super) fn job_in<'a>(
+    path: &JobPath,
+    forms: impl Iterator<Item = &'a Bundle> + Clone,
+) -> Result<(), String> {
+    let has = |bundle: &Bundle| {
+        path.replica_index < bundle.copies()
+            && bundle.jobs.iter().any(|job| job.job_name == path.job_name)
+    };
+    if forms.clone().any(has) {
+        return Ok(());
+    }
+    let copies = forms.clone().map(Bundle::copies).max().unwrap_or_default();
+    if path.replica_index >= copies {
+        return Err(format!(
+            "bundle {:?} has no copy {}: a second one follows from resiliencePolicy",
+            path.bundle_id, path.replica_index
+        ));
+    }
+    let jobs: BTreeSet<&str> = forms
+        .flat_map(|bundle| bundle.jobs.iter().map(|job| job.job_name.as_str()))
+        .collect();
+    let kind = format!("job in bundle {}", path.bundle_id);
+    Err(none(&kind, path.job_name.as_str(), jobs))
+}

@@ -1,0 +1,249 @@
+//! Whether what a scenario says can mean anything (SCEN-15): names that it has, numbers that a
+//! machine can have, steps that can follow each other. What is looked at here needs no playing; the
+//! start of the fleet is tried beside it, by building it.
+
+mod expected;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_types::SHARE_TOLERANCE;
+use greenroom_types::bundle::Bundle;
+use greenroom_types::inventory::{Capability, Disk, Gpu};
+
+use super::fleet::{NodeSpec, WorldSpec};
+use super::known::Known;
+use super::names::JobPath;
+use super::{Fault, Scenario, SettingsCase, Step};
+
+/// Characters of a name.
+const NAME: usize = 200;
+
+/// A number that no machine has.
+const MOST: f64 = 1_000_000.0;
+
+/// Faults in the order in which they are found, with the place of each.
+pub(super) struct Found<'a> {
+    pub(super) faults: &'a mut Vec<Fault>,
+}
+
+// === impl Found ===
+
+impl Found<'_> {
+    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.faults.push(Fault::new(path, message));
+    }
+
+    /// Takes down what is wrong with a name, if anything.
+    fn look(&mut self, path: impl Into<String>, is_known: Result<(), String>) {
+        if let Err(message) = is_known {
+            self.add(path, message);
+        }
+    }
+}
+
+/// The one line of a report begins with the name.
+pub(super) fn of_name(name: &str, faults: &mut Vec<Fault>) {
+    if name.chars().any(char::is_control) {
+        faults.push(Fault::new(
+            "name",
+            "a name is one line of text without control characters",
+        ));
+    }
+    let length = name.chars().count();
+    if length > NAME {
+        let message = format!("the name has {length} characters; at most {NAME} are read");
+        faults.push(Fault::new("name", message));
+    }
+}
+
+/// Numbers of the world.
+pub(super) fn of_world(world: &WorldSpec, faults: &mut Vec<Fault>) {
+    let found = &mut Found { faults };
+    for (name, shape) in &world.instance_types {
+        let path = format!("world.instanceTypes.{name}");
+        amount(found, &path, "vcpus", shape.vcpus);
+        machine(found, &path, &shape.gpus, &shape.capabilities);
+    }
+    for (tier, zones) in &world.azs {
+        if zones.is_empty() {
+            found.add(format!("world.azs.{tier}"), "name at least one zone");
+        }
+    }
+}
+
+/// Numbers of one node.
+pub(super) fn of_node(node: &NodeSpec, path: &str, faults: &mut Vec<Fault>) {
+    let found = &mut Found { faults };
+    amount(found, path, "capacity", node.capacity);
+    machine(found, path, &node.gpus, &node.capabilities);
+    disks(found, path, &node.disks);
+    let mut seen = BTreeSet::new();
+    for (index, job) in node.jobs.iter().enumerate() {
+        if !seen.insert(job) {
+            found.add(
+                format!("{path}.jobs[{index}]"),
+                format!("{job} stands twice"),
+            );
+        }
+    }
+}
+
+/// What the Manager refuses of a bundle whatever its state.
+pub(super) fn of_bundle(bundle: &Bundle, path: &str, faults: &mut Vec<Fault>) {
+    let mut bundle = bundle.clone();
+    crate::world::with_services(&mut bundle);
+    let all = greenroom_ledger::bundle_faults(&bundle);
+    faults.extend(all.into_iter().map(|fault| {
+        let below = match fault.path.as_str() {
+            "" => String::new(),
+            below => format!(".{below}"),
+        };
+        Fault::new(format!("{path}{below}"), fault.message)
+    }));
+}
+
+/// What one step says, without what stands around it.
+pub(super) fn of_step(step: &Step, path: &str, faults: &mut Vec<Fault>) {
+    steps::alone(step, path, &mut Found { faults });
+}
+
+/// What the parts of a scenario say of each other, all of them being readable.
+pub(super) fn faults(scenario: &Scenario) -> Vec<Fault> {
+    let SettingsCase::Valid(settings) = &scenario.settings else {
+        // Nothing of it is played.
+        return Vec::new();
+    };
+    let known = Known::of(scenario, settings);
+    let mut faults = Vec::new();
+    let found = &mut Found {
+        faults: &mut faults,
+    };
+    for tier in scenario.world.azs.keys() {
+        found.look(format!("world.azs.{tier}"), known.tier(tier));
+    }
+    for name in scenario.world.instance_types.keys() {
+        let path = format!("world.instanceTypes.{name}");
+        found.look(path, known.instance_type(name));
+    }
+    fleet(scenario, found);
+    steps::in_order(scenario, &known, found);
+    faults
+}
+
+/// Nodes and bundles at the beginning.
+fn fleet(scenario: &Scenario, found: &mut Found<'_>) {
+    let mut bundles: BTreeMap<_, &Bundle> = BTreeMap::new();
+    for (index, bundle) in scenario.bundles.iter().enumerate() {
+        let id = &bundle.bundle_id;
+        if bundles.insert(id, bundle).is_some() {
+            let message = format!("bundle {id:?} stands twice");
+            found.add(format!("bundles[{index}].bundleId"), message);
+        }
+    }
+    let mut nodes = BTreeSet::new();
+    let mut placed: BTreeMap<&JobPath, &str> = BTreeMap::new();
+    for (index, node) in scenario.nodes.iter().enumerate() {
+        let path = format!("nodes[{index}]");
+        if !nodes.insert(&node.id) {
+            let message = format!("node {:?} stands twice", node.id);
+            found.add(format!("{path}.id"), message);
+        }
+        for (at, job) in node.jobs.iter().enumerate() {
+            let path = format!("{path}.jobs[{at}]");
+            let Some(bundle) = bundles.get(&job.bundle_id) else {
+                let message = format!("no bundle {:?} stands under bundles", job.bundle_id);
+                found.add(path, message);
+                continue;
+            };
+            found.look(&path, super::known::job_in(job, std::iter::once(*bundle)));
+            if let Some(other) = placed
+                .insert(job, node.id.as_str())
+                .filter(|it| *it != node.id.as_str())
+            {
+                found.add(path, format!("{job} runs on node {other:?} already"));
+            }
+        }
+        room(node, &path, &bundles, found);
+    }
+}
+
+/// Whether what runs on a node fits there, as its worker would judge (WORK-30).
+fn room(
+    node: &NodeSpec,
+    path: &str,
+    bundles: &BTreeMap<&greenroom_types::BundleId, &Bundle>,
+    found: &mut Found<'_>,
+) {
+    let needs = node.jobs.iter().filter_map(|path| {
+        let bundle = bundles.get(&path.bundle_id)?;
+        let job = bundle
+            .jobs
+            .iter()
+            .find(|job| job.job_name == path.job_name)?;
+        Some(&job.requirements)
+    });
+    if node.jobs.is_empty() {
+        return;
+    }
+    let (mut capacity, mut cores) = (0.0, 0_u64);
+    for need in needs {
+        capacity += need.required_capacity;
+        cores += u64::from(need.required_cores);
+    }
+    if capacity > node.capacity + SHARE_TOLERANCE {
+        let message = format!(
+            "what runs there needs a capacity of {capacity}; the node has {}",
+            node.capacity
+        );
+        found.add(format!("{path}.jobs"), message);
+    }
+    if cores > u64::from(node.cores) {
+        let message = format!(
+            "what runs there pins {cores} cores; the node has {}",
+            node.cores
+        );
+        found.add(format!("{path}.jobs"), message);
+    }
+}
+
+/// A number from 0 on that some machine could have.
+fn amount(found: &mut Found<'_>, path: &str, key: &str, value: f64) {
+    if !value.is_finite() || value < 0.0 {
+        found.add(
+            format!("{path}.{key}"),
+            format!("{value} is no {key}: write 0 or more"),
+        );
+    } else if value > MOST {
+        found.add(
+            format!("{path}.{key}"),
+            format!("{value:e} is more than any machine has"),
+        );
+    }
+}
+
+fn machine(found: &mut Found<'_>, path: &str, gpus: &[Gpu], capabilities: &[Capability]) {
+    let mut seen = BTreeSet::new();
+    for (at, gpu) in gpus.iter().enumerate() {
+        let path = format!("{path}.gpus[{at}]");
+        amount(found, &path, "capacity", gpu.capacity);
+        if !seen.insert(gpu.index) {
+            let message = format!("device {} stands twice", gpu.index);
+            found.add(format!("{path}.index"), message);
+        }
+    }
+    for (at, capability) in capabilities.iter().enumerate() {
+        if capability.name.is_empty() {
+            found.add(format!("{path}.capabilities[{at}].name"), "it is empty");
+        }
+    }
+}
+
+fn disks(found: &mut Found<'_>, path: &str, disks: &[Disk]) {
+    for (at, disk) in disks.iter().enumerate() {
+        if disk.free > disk.total {
+            let message = format!("{} bytes free of {}", disk.free, disk.total);
+            found.add(format!("{path}.disks[{at}].free"), message);
+        }
+    }
+}

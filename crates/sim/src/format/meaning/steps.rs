@@ -1,0 +1,242 @@
+//! Steps: what each says, and whether it can follow those before it.
+
+use std::collections::BTreeSet;
+
+use greenroom_types::bundle::Bundle;
+use greenroom_types::{BundleId, NodeId};
+
+use super::{Found, amount, disks, expected, machine, of_bundle, of_node};
+use crate::format::action::{Action, HoldKind};
+use crate::format::known::Known;
+use crate::format::{Deed, Scenario, Step};
+
+/// What a step says by itself.
+pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
+    let Deed::Act(action) = &step.deed else {
+        return;
+    };
+    match action {
+        // A faulty bundle may be the point of the step.
+        Action::CreateBundle(bundle) if step.refused.is_none() => {
+            of_bundle(bundle, &format!("{path}.createBundle"), found.faults);
+        }
+        Action::UpdateBundle(bundle) if step.refused.is_none() => {
+            of_bundle(bundle, &format!("{path}.updateBundle"), found.faults);
+        }
+        Action::NodeJoins(node) => of_node(node, &format!("{path}.nodeJoins"), found.faults),
+        Action::Inventory(change) => {
+            let path = format!("{path}.inventory");
+            if let Some(capacity) = change.capacity {
+                amount(found, &path, "capacity", capacity);
+            }
+            let gpus = change.gpus.as_deref().unwrap_or_default();
+            let capabilities = change.capabilities.as_deref().unwrap_or_default();
+            machine(found, &path, gpus, capabilities);
+            disks(found, &path, change.disks.as_deref().unwrap_or_default());
+        }
+        Action::CreateFails { next: 0, .. } => {
+            found.add(format!("{path}.createFails.next"), "write 1 or more");
+        }
+        Action::StartFails { next: 0, .. } => {
+            found.add(format!("{path}.startFails.next"), "write 1 or more");
+        }
+        Action::SetTags { tags, .. } if tags.is_empty() => {
+            found.add(format!("{path}.setTags.tags"), "name at least one tag");
+        }
+        Action::Hold(kinds) if kinds.is_empty() => {
+            found.add(format!("{path}.hold"), "name at least one kind");
+        }
+        Action::Release(kinds) if kinds.is_empty() => {
+            found.add(format!("{path}.release"), "name at least one kind");
+        }
+        _ => {}
+    }
+}
+
+/// What was before a step, as far as the file says it.
+struct Before<'a> {
+    held: BTreeSet<HoldKind>,
+    nodes: BTreeSet<&'a NodeId>,
+    bundles: BTreeSet<&'a BundleId>,
+    admitted: Option<&'a Bundle>,
+    dry_run: bool,
+}
+
+/// What steps say of the rest of the scenario, in their order.
+pub(super) fn in_order(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
+    let mut before = Before {
+        held: BTreeSet::new(),
+        nodes: scenario.nodes.iter().map(|node| &node.id).collect(),
+        bundles: scenario.bundles.iter().map(|it| &it.bundle_id).collect(),
+        admitted: None,
+        dry_run: false,
+    };
+    for (index, step) in scenario.steps.iter().enumerate() {
+        let path = format!("steps[{index}]");
+        if let Some(subject) = &step.only {
+            found.look(format!("{path}.only"), known.subject(subject));
+        }
+        match &step.deed {
+            Deed::Expect(expect) => {
+                let answers = expected::Answers {
+                    admitted: before.admitted,
+                    dry_run: before.dry_run,
+                };
+                expected::faults(expect, &format!("{path}.expect"), known, &answers, found);
+            }
+            // What is refused may be a name that is not there.
+            Deed::Act(action) if step.refused.is_none() => {
+                names(action, &path, known, found);
+                before.takes(action, &path, found);
+            }
+            Deed::Act(action) => before.asks(action),
+        }
+    }
+}
+
+// === impl Before ===
+
+impl<'a> Before<'a> {
+    /// An accepted action: whether it can be, after what was before.
+    fn takes(&mut self, action: &'a Action, path: &str, found: &mut Found<'_>) {
+        self.asks(action);
+        match action {
+            Action::CreateBundle(bundle) => {
+                if !self.bundles.insert(&bundle.bundle_id) {
+                    let message = format!("bundle {:?} is there already", bundle.bundle_id);
+                    found.add(format!("{path}.createBundle.bundleId"), message);
+                }
+            }
+            Action::UpdateBundle(bundle) if !self.bundles.contains(&bundle.bundle_id) => {
+                let message = format!("bundle {:?} is not there by then", bundle.bundle_id);
+                found.add(format!("{path}.updateBundle.bundleId"), message);
+            }
+            // From here on it may be gone or not; the run says which.
+            Action::DeleteBundle(bundle_id) => {
+                self.bundles.remove(bundle_id);
+            }
+            Action::NodeJoins(node) => {
+                if !self.nodes.insert(&node.id) {
+                    let message = format!(
+                        "node {:?} is there already; one that comes back is nodeReturns",
+                        node.id
+                    );
+                    found.add(format!("{path}.nodeJoins.id"), message);
+                }
+            }
+            Action::Hold(kinds) => self.held.extend(kinds),
+            Action::Release(kinds) => {
+                for (index, kind) in kinds.iter().enumerate() {
+                    if !self.held.contains(kind) {
+                        let path = format!("{path}.release[{index}]");
+                        let kind = crate::format::code(kind);
+                        found.add(path, format!("no step before holds {kind}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Questions are remembered with or without an answer.
+    fn asks(&mut self, action: &'a Action) {
+        match action {
+            Action::Admit(bundle) => self.admitted = Some(bundle),
+            Action::DryRun(_) => self.dry_run = true,
+            _ => {}
+        }
+    }
+}
+
+/// Every name of an action.
+fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
+    let key = action.key();
+    let here = format!("{path}.{key}");
+    match action {
+        Action::CreateBundle(_)
+        | Action::UpdateBundle(_)
+        | Action::Admit(_)
+        | Action::SetTemplateImages(_)
+        | Action::Close(_)
+        | Action::Restart(_)
+        | Action::Clock { .. }
+        | Action::Disconnect(_)
+        | Action::Connect(_)
+        | Action::Hold(_)
+        | Action::Release(_) => {}
+        Action::DeleteBundle(bundle) => found.look(here, known.bundle(bundle)),
+        Action::SetBundleStopTime { bundle, .. } => {
+            found.look(format!("{here}.bundle"), known.bundle(bundle));
+        }
+        Action::StartBundleJob(job)
+        | Action::StopBundleJob(job)
+        | Action::JobRunning(job)
+        | Action::JobCompletes(job)
+        | Action::Duplicate(job) => found.look(here, known.job(job)),
+        Action::AbortMigration { job, .. }
+        | Action::JobFails { job, .. }
+        | Action::Signal { job, .. } => found.look(format!("{here}.job"), known.job(job)),
+        Action::Migrate { job, target, .. } => {
+            found.look(format!("{here}.job"), known.job(job));
+            if let Some(target) = target {
+                found.look(format!("{here}.target"), known.node(target));
+            }
+        }
+        Action::JobRejected { job, node, .. } => {
+            found.look(format!("{here}.job"), known.job(job));
+            if let Some(node) = node {
+                found.look(format!("{here}.node"), known.node(node));
+            }
+        }
+        Action::Cordon(node)
+        | Action::Uncordon(node)
+        | Action::Evict(node)
+        | Action::Terminate(node)
+        | Action::NodeStopped(node)
+        | Action::NodeDies(node)
+        | Action::Partition(node)
+        | Action::Heal(node) => found.look(here, known.node(node)),
+        Action::Interrupt { node, .. }
+        | Action::UpdateHotSpareNode { node, .. }
+        | Action::NodeStopping { node, .. }
+        | Action::SetTags { node, .. }
+        | Action::Notice { node, .. }
+        | Action::ImagePulled { node, .. }
+        | Action::StartFails { node, .. } => found.look(format!("{here}.node"), known.node(node)),
+        Action::Inventory(change) => {
+            found.look(format!("{here}.node"), known.node(&change.node));
+        }
+        Action::Drain { node, strategy, .. } => {
+            found.look(format!("{here}.node"), known.node(node));
+            for job in strategy.by_job.keys() {
+                found.look(format!("{here}.strategy.{job}"), known.job(job));
+            }
+        }
+        Action::NodeJoins(node) => {
+            for (at, job) in node.jobs.iter().enumerate() {
+                found.look(format!("{here}.jobs[{at}]"), known.job(job));
+            }
+        }
+        Action::NodeReturns { node, jobs } => {
+            found.look(format!("{here}.node"), known.node(node));
+            for (at, job) in jobs.iter().enumerate() {
+                found.look(format!("{here}.jobs[{at}]"), known.job(job));
+            }
+        }
+        Action::UpdateHotSpares(entries) => {
+            for (at, entry) in entries.iter().enumerate() {
+                if let Some(pool) = entry["pool"].as_str() {
+                    let path = format!("{here}[{at}].pool");
+                    found.look(path, known.settings_pool(&pool.into()));
+                }
+            }
+        }
+        Action::DryRun(wanted) => match wanted.path() {
+            Some(job) => found.look(here, known.job(&job)),
+            None => found.look(format!("{here}.bundle"), known.bundle(&wanted.bundle)),
+        },
+        Action::CreateFails { tier, .. } => {
+            found.look(format!("{here}.tier"), known.tier(tier));
+        }
+    }
+}
