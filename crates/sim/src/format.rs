@@ -33,6 +33,9 @@ const VERSION: u64 = 1;
 /// What stands for the address of the Manager, which a scenario leaves out.
 const URL: &str = "scenario:1";
 
+/// Steps of a scenario.
+const STEPS: usize = 20_000;
+
 /// Faults of one file that are told; more would bury the first.
 const FAULTS: usize = 100;
 
@@ -279,6 +282,11 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
         None if keys.contains_key("expectSettingsErrors") => Vec::new(),
         None => {
             faults.push(Fault::new("", "the key steps is missing"));
+            Vec::new()
+        }
+        Some(Value::Array(list)) if list.len() > STEPS => {
+            let message = format!("{} steps; a scenario has at most {STEPS}", list.len());
+            faults.push(Fault::new("steps", message));
             Vec::new()
         }
         Some(_) => read_steps(keys, world.start, &mut faults, senseless),

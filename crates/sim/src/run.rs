@@ -19,10 +19,14 @@ pub struct Options {
 
 /// Looks on while a scenario is played, as a recorder does beside the driver of a policy.
 pub trait Observer: std::fmt::Debug {
+    /// It begins, and ends at this virtual time.
+    fn begins(&mut self, _end: Mono) {}
+    /// So much of it has passed; said now and then.
+    fn passed(&mut self, _at: Mono) {}
     /// The policy is about to be told this.
-    fn before(&mut self, now: Now, event: &Event, policy: &Policy);
+    fn before(&mut self, _now: Now, _event: &Event, _policy: &Policy) {}
     /// The policy does this.
-    fn after(&mut self, now: Now, effect: &Effect, policy: &Policy);
+    fn after(&mut self, _now: Now, _effect: &Effect, _policy: &Policy) {}
 }
 
 /// A scenario that was played, or could not be.
@@ -117,6 +121,9 @@ pub fn run_observed(
     let (mut outcome, lines) = match (world, &scenario.settings) {
         (Some(mut world), _) => {
             world.observer = observer;
+            if let (Some(observer), Some(last)) = (&mut world.observer, scenario.steps.last()) {
+                observer.begins(Mono(last.at));
+            }
             let outcome = play_in(&mut world, &scenario);
             (outcome, world.log.into_lines())
         }
@@ -311,5 +318,81 @@ impl std::fmt::Display for Failure {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    const LONG: &str = "\
+scenario: 1
+settings:
+  placementPools: [{name: live, tiers: [{name: own, kind: local-servers, scaleOut: fixed}]}]
+nodes: [{id: n, pool: live, capacity: 4}]
+steps:
+  - {at: 1h, expect: {invariants: ok}}
+  - {at: 240h, expect: {invariants: ok}}
+";
+
+    #[derive(Clone, Debug, Default)]
+    struct Seen(Rc<RefCell<(Vec<Mono>, Vec<Mono>)>>);
+
+    impl Observer for Seen {
+        fn begins(&mut self, end: Mono) {
+            self.0.borrow_mut().0.push(end);
+        }
+        fn passed(&mut self, at: Mono) {
+            self.0.borrow_mut().1.push(at);
+        }
+    }
+
+    // spec: SCEN-16
+    #[test]
+    fn who_looks_on_hears_of_a_long_run_while_it_goes_on() {
+        let seen = Seen::default();
+        let observer: Box<dyn Observer> = Box::new(seen.clone());
+        let run = run_observed("long.yaml", LONG, Options::default(), Some(observer));
+        assert_eq!(run.exit_code(), 0, "{}", run.report());
+        let seen = seen.0.borrow();
+        assert_eq!(seen.0, [Mono(240 * 3_600_000)]);
+        assert!(seen.1.len() > 2, "{:?}", seen.1);
+        assert!(seen.1.windows(2).all(|two| two[0] < two[1]), "{:?}", seen.1);
+    }
+
+    // spec: SCEN-16
+    #[test]
+    fn a_run_ends_when_too_much_happens() {
+        let (scenario, world) = prepare("long.yaml", LONG, Options::default()).expect("it is read");
+        let mut world = world.expect("it has a fleet");
+        world.firings = 1_000;
+        let Outcome::Fail(failure) = play_in(&mut world, &scenario) else {
+            panic!("it went on");
+        };
+        let found = &failure.mismatches[0].found;
+        assert!(
+            found.starts_with("more than 1000 timers fired by 16:"),
+            "{found}"
+        );
+    }
+
+    // spec: SCEN-16
+    #[test]
+    fn what_would_last_too_long_is_refused() {
+        let told = |text: &str| {
+            check_file("long.yaml", text)
+                .expect_err("too long")
+                .to_string()
+        };
+        let days = LONG.replace("240h", "240000h");
+        assert_eq!(
+            told(&days),
+            "long.yaml:7:6: steps[1].at: 240000h is too late: a scenario lasts at most 8784h"
+        );
+        let many = format!("{LONG}{}", "  - {expect: {}}\n".repeat(19_999));
+        assert!(told(&many).contains("20001 steps; a scenario has at most 20000"));
     }
 }

@@ -46,6 +46,12 @@ pub(crate) use worker::Worker;
 /// makes some thousands.
 const INPUTS_AT_ONCE: usize = 2_000_000;
 
+/// Firings of timers in a whole run: hours of playing.
+const FIRINGS: u64 = 20_000_000;
+
+/// Firings of timers between two words to who looks on.
+const FIRINGS_TOLD: u64 = 4_096;
+
 /// Firings of timers at one instant before the run is taken for an endless one.
 const TIMERS_AT_ONCE: usize = 100_000;
 
@@ -120,6 +126,10 @@ pub(crate) struct World {
     pub(crate) asked: BTreeMap<StartId, Mono>,
     /// When the policy connected.
     pub(crate) connected_at: Mono,
+    /// Timers that fired so far.
+    fired: u64,
+    /// How many may.
+    pub(crate) firings: u64,
     /// Who else looks at what the policy is told and does.
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
@@ -192,6 +202,8 @@ impl World {
             decided: BTreeMap::new(),
             asked: BTreeMap::new(),
             connected_at: Mono(0),
+            fired: 0,
+            firings: FIRINGS,
             observer: None,
             settings: settings.clone(),
             spec,
@@ -249,6 +261,19 @@ impl World {
                 return Err(Stuck(text));
             }
             self.log.clock(self.mono);
+            self.fired += 1;
+            if self.fired > self.firings {
+                return Err(Stuck(format!(
+                    "more than {} timers fired by {}: a scenario is shorter, or has a smaller fleet",
+                    self.firings,
+                    self.log.time(self.mono)
+                )));
+            }
+            if self.fired.is_multiple_of(FIRINGS_TOLD)
+                && let Some(observer) = &mut self.observer
+            {
+                observer.passed(self.mono);
+            }
             self.fire(source);
             self.settle()?;
         }

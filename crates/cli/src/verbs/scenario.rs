@@ -1,9 +1,12 @@
 //! `greenroom scenario`: a policy that can be tested like code.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use greenroom_sim::{Keep, Options, Outcome as Played, check_file, run_file};
+use greenroom_sim::{Keep, Observer, Options, Outcome as Played, check_file, run_observed};
+use greenroom_types::Mono;
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
@@ -105,6 +108,51 @@ async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Contr
     Ok(())
 }
 
+/// Says on stderr how far a long run has come (SCEN-16).
+#[derive(Debug)]
+struct Progress {
+    name: String,
+    end: Mono,
+    /// Real time between two words.
+    every: Duration,
+    said: Instant,
+}
+
+impl Progress {
+    fn of(name: &str) -> Self {
+        let seconds = if std::io::stderr().is_terminal() {
+            2
+        } else {
+            10
+        };
+        Self {
+            name: name.to_owned(),
+            end: Mono(0),
+            every: Duration::from_secs(seconds),
+            said: Instant::now(),
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn begins(&mut self, end: Mono) {
+        self.end = end;
+        self.said = Instant::now();
+    }
+
+    fn passed(&mut self, at: Mono) {
+        if self.said.elapsed() >= self.every {
+            self.said = Instant::now();
+            let hours = |at: Mono| at.0 / 3_600_000;
+            let (at, end) = (hours(at), hours(self.end));
+            say(&format!(
+                "{}: {at} of {end} virtual hours played",
+                self.name
+            ));
+        }
+    }
+}
+
 /// Exit 0 when all hold, 1 when one falls short, 2 when one cannot be read.
 fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
     let output = Output { json };
@@ -116,7 +164,9 @@ fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
     let (mut failed, mut unreadable, mut total) = (0, 0, 0);
     for (name, text) in read_all(files)? {
         total += 1;
-        let run = run_file(&name, &text, Options { keep });
+        let progress = (!json).then(|| Progress::of(&name));
+        let observer = progress.map(|progress| Box::new(progress) as Box<dyn Observer>);
+        let run = run_observed(&name, &text, Options { keep }, observer);
         match &run.outcome {
             Played::Ok => {}
             Played::Fail(_) => failed += 1,
@@ -153,13 +203,13 @@ fn check(files: &[PathBuf], output: Output) -> Outcome {
             Ok(_) => output.either(&serde_json::json!({"file": name, "ok": true}), || {
                 format!("ok {name}")
             })?,
-            Err(problem) => {
+            Err(found) => {
                 if output.json {
-                    let told = problem.to_string();
+                    let told: Vec<String> = found.0.iter().map(ToString::to_string).collect();
                     output
-                        .line(&serde_json::json!({"file": name, "ok": false, "problem": told}))?;
+                        .line(&serde_json::json!({"file": name, "ok": false, "problems": told}))?;
                 }
-                problems.push(problem.to_string());
+                problems.push(found.to_string());
             }
         }
     }

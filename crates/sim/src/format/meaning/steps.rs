@@ -8,10 +8,21 @@ use greenroom_types::{BundleId, NodeId};
 use super::{Found, amount, disks, expected, machine, of_bundle, of_node};
 use crate::format::action::{Action, HoldKind};
 use crate::format::known::Known;
+use crate::format::span::Span;
 use crate::format::{Deed, Scenario, Step};
+
+/// Virtual time that a scenario may last, 366 days.
+const TIME_MAX: Span = Span(366 * 24 * 3_600_000);
 
 /// What a step says by itself.
 pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
+    if step.at > TIME_MAX.0 {
+        let message = format!(
+            "{} is too late: a scenario lasts at most {TIME_MAX}",
+            Span(step.at)
+        );
+        found.add(format!("{path}.at"), message);
+    }
     let Deed::Act(action) = &step.deed else {
         return;
     };
@@ -102,7 +113,8 @@ impl<'a> Before<'a> {
         self.asks(action);
         match action {
             Action::CreateBundle(bundle) => {
-                if !self.bundles.insert(&bundle.bundle_id) {
+                let is_new = self.bundles.insert(&bundle.bundle_id);
+                if !is_new {
                     let message = format!("bundle {:?} is there already", bundle.bundle_id);
                     found.add(format!("{path}.createBundle.bundleId"), message);
                 }
@@ -116,7 +128,8 @@ impl<'a> Before<'a> {
                 self.bundles.remove(bundle_id);
             }
             Action::NodeJoins(node) => {
-                if !self.nodes.insert(&node.id) {
+                let is_new = self.nodes.insert(&node.id);
+                if !is_new {
                     let message = format!(
                         "node {:?} is there already; one that comes back is nodeReturns",
                         node.id
