@@ -88,8 +88,12 @@ pub trait Callbacks: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Anything wrong that has no better place, and failed placements (CALLB-04).
+    /// Anything wrong that has no better place, and failed placements (CALLB-04). The default warns;
+    /// failed purchases are in the log already (PROV-14).
     fn on_error(&self, error: &ErrorInfo) -> CallbackResult {
+        if error.tier.is_some() {
+            return Ok(());
+        }
         tracing::warn!(
             code = %error.code,
             job_id = error.job_id.as_ref().map(tracing::field::display),

@@ -33,6 +33,7 @@ use crate::listen;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
 use crate::run::End;
+use crate::said::Said;
 
 /// Inputs that wait to be handled. A full channel holds the feeds back; API calls are refused.
 pub(crate) const INPUTS: usize = 4096;
@@ -100,6 +101,7 @@ pub(crate) struct Driver<L> {
     pub(crate) keeper: Keeper,
     /// Calls that are answered when what they did is kept.
     keeping: BTreeSet<ApiId>,
+    said: Said,
     /// Inputs that arrived before the timer that is due, still to be handled.
     before_timer: Option<usize>,
     closing: Option<Closing>,
@@ -159,6 +161,7 @@ impl<L: Line> Driver<L> {
             next_api: 0,
             keeper: Keeper::default(),
             keeping: BTreeSet::new(),
+            said: Said::default(),
             before_timer: None,
             closing: None,
             phase,
@@ -406,6 +409,10 @@ impl<L: Line> Driver<L> {
     fn call_back(&mut self, callback: Callback) {
         let name = callback_name(&callback);
         tracing::debug!(callback = name);
+        if let Callback::OnError(error) = &callback {
+            let now = self.now().mono;
+            self.said.warn(now, error);
+        }
         let callbacks = Arc::clone(&self.callbacks);
         let result = guarded(|| callbacks.on_callback(&callback));
         let is_on_error = matches!(callback, Callback::OnError(_));

@@ -25,6 +25,7 @@ mod listen;
 mod outbox;
 mod record;
 mod run;
+mod said;
 mod seat;
 mod settings;
 mod supervise;

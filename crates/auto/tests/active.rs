@@ -399,8 +399,7 @@ async fn without_what_was_kept_nothing_is_decided() {
     let tree = serde_json::json!({"url": manager.address().to_string()});
     let refused = AutoManager::run(Settings::new(tree))
         .await
-        .err()
-        .expect("a refusal");
+        .expect_err("a refusal");
     let text = refused.to_string();
     assert!(
         text.contains("\"acts\"") && text.contains("no JSON"),

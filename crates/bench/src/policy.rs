@@ -90,7 +90,7 @@ pub(crate) fn own() -> serde_json::Value {
 }
 
 pub(crate) fn cloud() -> serde_json::Value {
-    json!({"name": "t", "kind": "aws", "scaleOut": "elastic", "placementLeadMs": 0,
+    json!({"name": "t", "kind": "aws", "scaleOut": "elastic", "region": "r", "placementLeadMs": 0,
         "candidateInstanceTypes": [{"instanceType": "c", "totalCapacity": SIZE, "totalCores": 12}]})
 }
 

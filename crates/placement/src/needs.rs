@@ -56,6 +56,9 @@ impl GpuNeed {
         } else {
             &self.model
         };
+        if self.share > 1.0 {
+            return format!("a share of {} on one {model}", self.share);
+        }
         format!("{} of a {model}", self.share)
     }
 }

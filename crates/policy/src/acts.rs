@@ -265,6 +265,11 @@ impl Policy {
         self.acts.absent.remove(node_id).is_some()
     }
 
+    /// True where a cordon waits for a node that is not in the mirror (ACTS-05).
+    pub fn is_cordon_waiting(&self, node_id: &NodeId) -> bool {
+        self.acts.absent.contains_key(node_id)
+    }
+
     /// Lifts a cordon that waits for a node.
     pub(crate) fn uncordon_absent(&mut self, node_id: &NodeId) -> bool {
         let waited = self.acts.absent.remove(node_id).is_some();

@@ -261,6 +261,9 @@ pub struct ErrorInfo {
     /// The bundle concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle_id: Option<BundleId>,
+    /// The tier in which nothing could be bought, as pool/tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
 }
 
 /// Where a node of the mirror stands (NODE-01).
@@ -425,6 +428,11 @@ impl ErrorInfo {
 
     pub(crate) fn node(mut self, node_id: &NodeId) -> Self {
         self.node_id = Some(node_id.clone());
+        self
+    }
+
+    pub(crate) fn tier(mut self, pool: &PoolName, tier: &TierName) -> Self {
+        self.tier = Some(format!("{pool}/{tier}"));
         self
     }
 

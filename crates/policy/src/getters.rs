@@ -14,7 +14,7 @@ use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
 use serde::{Deserialize, Serialize};
 
-use crate::effect::{NodeView, PlacementInfo};
+use crate::effect::{MirrorState, NodeView, PlacementInfo};
 use crate::job::Standing;
 use crate::policy::Policy;
 use crate::settings::Settings;
@@ -229,6 +229,11 @@ impl Policy {
         self.jobs
             .get(job_id)
             .map_or(0, |job| job.restarts_at(now.mono))
+    }
+
+    /// Where a node of the mirror stands.
+    pub fn node_state(&self, node_id: &NodeId) -> Option<MirrorState> {
+        self.nodes.get(node_id).map(|record| record.state)
     }
 
     /// True when the node is tagged as a spare (SPARE-03).

@@ -160,18 +160,38 @@ impl Policy {
 
     /// An unconsumed spare that could take a job now (SPARE-05).
     pub(crate) fn is_live_spare(&self, node_id: &greenroom_types::NodeId) -> bool {
-        let standing_in_the_way = self
-            .fleet
-            .condition(node_id)
-            .is_none_or(|condition| condition.terminating || condition.unhealthy);
-        // Placement passes it over (PLACE-34, PLACE-36): in an emergency it is no reserve.
+        self.fleet.unconsumed_spare(node_id).is_some() && self.spare_hindrance(node_id).is_none()
+    }
+
+    /// Why a node that is tagged as a spare does not count as a live one, in plain words (SPARE-05).
+    pub fn spare_hindrance(&self, node_id: &greenroom_types::NodeId) -> Option<&'static str> {
+        let condition = self.fleet.condition(node_id);
+        let is = |what: fn(&greenroom_placement::NodeCondition) -> bool| {
+            condition.as_ref().is_some_and(|condition| what(condition))
+        };
+        // Placement passes the last two over (PLACE-34, PLACE-36): in an emergency they are no reserve.
         let picture = self.fleet.inventory(node_id);
-        let takes_no_start = picture.map(|it| it.disk_low || it.is_runtime_down());
-        self.fleet.unconsumed_spare(node_id).is_some()
-            && self.is_running(node_id)
-            && self.fleet.is_reachable(node_id)
-            && !self.fleet.is_cordoned(node_id)
-            && !standing_in_the_way
-            && takes_no_start.is_none_or(|no| !no)
+        let hindrances = [
+            (!self.fleet.jobs_on(node_id).is_empty(), "it carries a job"),
+            (!self.is_running(node_id), "it does not run"),
+            (!self.fleet.is_reachable(node_id), "it is not reachable"),
+            (is(|it| it.terminating), "it is being ended"),
+            (self.fleet.is_cordoned(node_id), "it is cordoned"),
+            (is(|it| it.unhealthy), "it is unhealthy"),
+            (
+                picture.is_some_and(|it| it.disk_low),
+                "its disk is nearly full",
+            ),
+            (
+                picture.is_some_and(|it| it.is_runtime_down()),
+                "its engine does not answer",
+            ),
+            (
+                self.fleet.unconsumed_spare(node_id).is_none(),
+                "it carried a job, and is an ordinary node since",
+            ),
+        ];
+        let stands = hindrances.into_iter().find(|(stands, _)| *stands);
+        stands.map(|(_, words)| words)
     }
 }

@@ -310,7 +310,11 @@ impl Policy {
                     message.push_str("; missing permission, time will not cure it")
                 }
             }
-            self.report(ErrorInfo::new("createFailed", message).node(node_id), out);
+            let mut error = ErrorInfo::new("createFailed", message).node(node_id);
+            if let Some((pool, tier)) = &tier {
+                error = error.tier(pool, tier);
+            }
+            self.report(error, out);
         }
         self.note_spare_failed(node_id);
         self.targets_lose_node(node_id, out);
@@ -341,7 +345,8 @@ impl Policy {
                 asked.tier
             ),
         );
-        self.report(error.node(node_id), out);
+        let error = error.node(node_id).tier(&asked.pool, &asked.tier);
+        self.report(error, out);
         self.note_spare_failed(node_id);
         self.targets_lose_node(node_id, out);
         let displaced = self.displace(node_id, out);

@@ -182,6 +182,8 @@ pub enum FaultCode {
     NoCandidateInstanceTypes,
     /// An elastic tier of registered machines.
     ElasticNeedsCloud,
+    /// An elastic tier that does not say where it buys.
+    RegionMissing,
     /// A root volume outside EC2.
     RootVolumeNotAws,
     /// A shape without name or numbers.
@@ -194,6 +196,8 @@ pub enum FaultCode {
     InvalidTargetCount,
     /// A spare to be bought without a shape.
     SpareInstanceTypeMissing,
+    /// A spare of a shape that its tier does not list.
+    SpareInstanceTypeNotListed,
     /// Exclusive for nobody.
     ExclusiveWithoutReservedFor,
     /// Node services without the switch.
@@ -314,12 +318,14 @@ impl FaultCode {
             Self::MultipleFixedTiers => "multipleFixedTiers",
             Self::NoCandidateInstanceTypes => "noCandidateInstanceTypes",
             Self::ElasticNeedsCloud => "elasticNeedsCloud",
+            Self::RegionMissing => "regionMissing",
             Self::RootVolumeNotAws => "rootVolumeNotAws",
             Self::InvalidCandidate => "invalidCandidate",
             Self::UnknownHotSparePool => "unknownHotSparePool",
             Self::DuplicateHotSpare => "duplicateHotSpare",
             Self::InvalidTargetCount => "invalidTargetCount",
             Self::SpareInstanceTypeMissing => "spareInstanceTypeMissing",
+            Self::SpareInstanceTypeNotListed => "spareInstanceTypeNotListed",
             Self::ExclusiveWithoutReservedFor => "exclusiveWithoutReservedFor",
             Self::ExperimentalNotEnabled => "experimentalNotEnabled",
             Self::UnsupportedLifecycle => "unsupportedLifecycle",

@@ -101,12 +101,31 @@ impl Add<Millis> for Wall {
 
 impl fmt::Display for Wall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_millisecond(self.0) {
-            Ok(instant) if self.0.rem_euclid(1000) == 0 => write!(f, "{instant}"),
-            Ok(instant) => write!(f, "{instant:.3}"),
-            Err(_) => write!(f, "{}ms", self.0),
+        match written(self.0) {
+            Some(text) => f.write_str(&text),
+            None => match self.0.checked_sub(YEAR_9998_MS).and_then(written) {
+                Some(text) if text.starts_with("9998-") => write!(f, "9999-{}", &text[5..]),
+                _ => write!(f, "{}ms", self.0),
+            },
         }
     }
+}
+
+/// From an instant of the year 9998 to the same one of 9999. The calendar library stops a day short of
+/// the end of 9999, which people write for "never".
+const YEAR_9998_MS: i64 = 365 * 86_400_000;
+
+fn written(ms: i64) -> Option<String> {
+    let instant = jiff::Timestamp::from_millisecond(ms).ok()?;
+    Some(match ms.rem_euclid(1000) {
+        0 => instant.to_string(),
+        _ => format!("{instant:.3}"),
+    })
+}
+
+fn read(text: &str) -> Option<i64> {
+    let instant = text.parse::<jiff::Timestamp>().ok()?;
+    Some(instant.as_millisecond())
 }
 
 impl fmt::Debug for Wall {
@@ -123,13 +142,18 @@ pub struct WallError(String);
 impl FromStr for Wall {
     type Err = WallError;
     fn from_str(text: &str) -> Result<Self, WallError> {
-        // The last day of year 9999 lies beyond what the calendar library writes.
+        // What lies beyond any calendar is written so.
         if let Some(ms) = text.strip_suffix("ms").and_then(|ms| ms.parse().ok()) {
             return Ok(Self(ms));
         }
-        text.parse::<jiff::Timestamp>()
-            .map(|instant| Self(instant.as_millisecond()))
-            .map_err(|_| WallError(text.chars().take(64).collect()))
+        let late = || {
+            let rest = text.strip_prefix("9999-")?;
+            read(&format!("9998-{rest}"))?.checked_add(YEAR_9998_MS)
+        };
+        read(text)
+            .or_else(late)
+            .map(Self)
+            .ok_or_else(|| WallError(text.chars().take(64).collect()))
     }
 }
 
@@ -164,6 +188,14 @@ mod tests {
             assert_eq!(wall.to_string().parse::<Wall>().unwrap(), wall, "{wall}");
         }
         assert_eq!(Wall(1_767_225_600_000).to_string(), "2026-01-01T00:00:00Z");
+        for text in ["9999-12-31T00:00:00Z", "9999-12-31T23:59:59.999Z"] {
+            let last: Wall = text.parse().unwrap();
+            assert_eq!(last.to_string(), text);
+            assert!(last > "9999-12-30T00:00:00Z".parse().unwrap());
+        }
+        let wall: Wall = "9999-12-31T00:00:00Z".parse().unwrap();
+        assert_eq!(wall.0, 253_402_214_400_000);
+        assert!("9999-13-31T00:00:00Z".parse::<Wall>().is_err());
         assert!("tomorrow".parse::<Wall>().is_err());
     }
 

@@ -30,7 +30,7 @@ fn fixed(name: &str) -> Value {
 }
 
 fn elastic(name: &str) -> Value {
-    json!({"name": name, "kind": "aws", "scaleOut": "elastic", "candidateInstanceTypes": [
+    json!({"name": name, "kind": "aws", "scaleOut": "elastic", "region": "r", "candidateInstanceTypes": [
         {"instanceType": "c5.xlarge", "totalCapacity": 4, "totalCores": 4}]})
 }
 
@@ -320,4 +320,46 @@ fn a_full_tier_is_read_as_written() {
     assert_eq!((shape.ocpus, shape.memory_gb), (Some(4.0), Some(32.0)));
     assert_eq!(shape.gpus[0].model, "A10");
     assert_eq!(shape.capabilities[0].attributes["v"], "1");
+}
+
+// spec: CONF-12
+#[test]
+fn a_tier_that_could_never_buy_is_refused() {
+    let pool = |tier: Value| json!({"placementPools": [{"name": "p", "tiers": [tier]}]});
+    for kind in ["aws", "oci"] {
+        for region in [Value::Null, json!(""), json!(" ")] {
+            let mut tier = elastic("t");
+            (tier["kind"], tier["region"]) = (json!(kind), region);
+            assert_eq!(
+                faults(pool(tier.clone())),
+                ["regionMissing@placementPools[0].tiers[0].region"]
+            );
+            // One that only takes what is there buys nothing.
+            tier["scaleOut"] = json!("fixed");
+            assert!(parse(pool(tier)).is_ok());
+        }
+    }
+    let mut tier = elastic("t");
+    tier["kind"] = json!("azure");
+    assert_eq!(
+        faults(pool(tier)),
+        ["unknownValue@placementPools[0].tiers[0].kind"]
+    );
+}
+
+// spec: CONF-13
+#[test]
+fn a_spare_of_a_shape_that_its_tier_does_not_list_is_refused() {
+    let with = |instance_type: &str, count: u32| {
+        json!({
+            "placementPools": [{"name": "p", "tiers": [fixed("own"), elastic("t")]}],
+            "hotSpares": [{"pool": "p", "targetCount": count, "spec": {"instanceType": instance_type}}],
+        })
+    };
+    assert!(parse(with("c5.xlarge", 1)).is_ok());
+    assert!(parse(with("c5.xlrage", 0)).is_ok(), "none is bought");
+    assert_eq!(
+        faults(with("c5.xlrage", 1)),
+        ["spareInstanceTypeNotListed@hotSpares[0].spec.instanceType"]
+    );
 }

@@ -234,6 +234,22 @@ fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
                 format!("elastic tier {name:?} needs at least one shape that it may buy"),
             );
         }
+        let place = match kind {
+            Some(TierKind::Aws) => Some("region"),
+            Some(TierKind::Oci) => Some("availability domain"),
+            Some(TierKind::LocalServers) | None => None,
+        };
+        if let Some(place) = place
+            && region
+                .as_ref()
+                .is_none_or(|region| region.trim().is_empty())
+        {
+            f.add(
+                FaultCode::RegionMissing,
+                &node.path_of("region"),
+                format!("tier {name:?} buys machines; say in which {place}"),
+            );
+        }
         if kind == Some(TierKind::LocalServers) {
             f.add(
                 FaultCode::ElasticNeedsCloud,
@@ -460,6 +476,25 @@ fn hot_spares(entries: &[(&Value, String)], pools: &[Pool], f: &mut Faults) -> V
                 &spec_node.path_of("instanceType"),
                 format!("spares of pool {pool_name:?} are bought; say which shape"),
             );
+        }
+        // Spares are bought in the first elastic tier (SPARE-07).
+        let tier = pool.and_then(|pool| pool.tiers.iter().find(|tier| tier.is_elastic()));
+        if let Some(tier) = tier.filter(|_| target_count > 0 && !spec.instance_type.is_empty()) {
+            let shapes = tier.candidate_instance_types.iter();
+            let shapes: Vec<&str> = shapes.map(|shape| shape.instance_type.as_str()).collect();
+            if !shapes.contains(&spec.instance_type.as_str()) {
+                f.add(
+                    FaultCode::SpareInstanceTypeNotListed,
+                    &spec_node.path_of("instanceType"),
+                    format!(
+                        "tier {:?}, where spares of pool {pool_name:?} are bought, lists no shape {:?}; \
+                         it lists {}",
+                        tier.name,
+                        spec.instance_type,
+                        shapes.join(", ")
+                    ),
+                );
+            }
         }
         spec_node.finish(f);
         let templates = |texts: Vec<String>| texts.into_iter().map(TemplateName::from).collect();

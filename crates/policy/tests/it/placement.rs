@@ -44,7 +44,7 @@ fn with_one_node_both_copies_share_it_and_that_is_told_once() {
 fn an_avoided_spare_in_an_earlier_tier_beats_an_ordinary_node_in_a_later_one() {
     let pools = || {
         json!([{"name": "p", "tiers": [
-        {"name": "t1", "kind": "aws", "scaleOut": "elastic", "maxNodes": 5, "placementLeadMs": 0,
+        {"name": "t1", "kind": "aws", "scaleOut": "elastic", "region": "r", "maxNodes": 5, "placementLeadMs": 0,
          "candidateInstanceTypes": [{"instanceType": "c4", "totalCapacity": 4, "totalCores": 4}]},
         {"name": "own", "kind": "local-servers", "scaleOut": "fixed"}]}])
     };
@@ -186,7 +186,7 @@ fn a_need_that_nothing_offers_is_an_error_where_the_pool_buys() {
     ));
     let mixed = json!([{"name": "p", "tiers": [
         {"name": "own", "kind": "local-servers", "scaleOut": "fixed"},
-        {"name": "t1", "kind": "aws", "scaleOut": "elastic", "candidateInstanceTypes":
+        {"name": "t1", "kind": "aws", "scaleOut": "elastic", "region": "r", "candidateInstanceTypes":
             [{"instanceType": "c4", "totalCapacity": 4, "totalCores": 4}]}]}]);
     let mut w = World::with(mixed, &[]);
     assert_eq!(codes(&w).0, [Code::CapabilityUnsatisfiable]);

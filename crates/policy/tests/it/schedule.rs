@@ -15,7 +15,7 @@ fn pools() -> Value {
     json!([
         {"name": "p", "tiers": [
             {"name": "own", "kind": "local-servers", "scaleOut": "fixed"},
-            {"name": "t1", "kind": "aws", "scaleOut": "elastic", "candidateInstanceTypes":
+            {"name": "t1", "kind": "aws", "scaleOut": "elastic", "region": "r", "candidateInstanceTypes":
                 [{"instanceType": "c4", "totalCapacity": 4, "totalCores": 4}]}]},
         {"name": "q", "tiers": [{"name": "own", "kind": "local-servers", "scaleOut": "fixed"}]},
     ])

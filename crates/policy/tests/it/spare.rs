@@ -122,8 +122,6 @@ fn a_spare_is_bought_where_its_entry_says_and_of_the_type_it_names() {
             "ad-2",
         ),
         (json!({"instanceType": "c4"}), "c4", "ad-3"),
-        // One that no tier lists can be named as well.
-        (json!({"instanceType": "c9"}), "c9", "ad-3"),
     ] {
         let entry = json!({"pool": "p", "targetCount": 1, "spec": spec});
         let more = json!({"hotSpares": [entry]});

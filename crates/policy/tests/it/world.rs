@@ -60,7 +60,7 @@ fn elastic(name: &str, shapes: &[(&str, f64)], max: Option<u32>) -> Value {
         .iter()
         .map(|(name, size)| json!({"instanceType": name, "totalCapacity": size, "totalCores": 4}))
         .collect();
-    let mut tier = json!({"name": name, "kind": "aws", "scaleOut": "elastic",
+    let mut tier = json!({"name": name, "kind": "aws", "scaleOut": "elastic", "region": "r",
         "placementLeadMs": 0, "candidateInstanceTypes": shapes});
     if let Some(max) = max {
         tier["maxNodes"] = json!(max);
