@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use crate::output::shortened;
+
 /// Exit codes of the binary. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -77,9 +79,13 @@ pub(crate) type Outcome = Result<(), Failure>;
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        // A value that is told may be of any length.
+        let message: String = message.into();
+        let lines = message.split('\n').map(|line| shortened(line.to_owned()));
+        let message = lines.collect::<Vec<_>>().join("\n");
         Self {
             exit,
-            message: message.into(),
+            message,
             hint: None,
             reason: String::new(),
             at: Vec::new(),
@@ -230,6 +236,8 @@ mod tests {
                 "message": "x.yaml:3:7: jobs: expected a list", "at": [{"line": 3}],
             }})
         );
+        let long = Failure::failed(format!("a\n{}", "x".repeat(1_000_000)));
+        assert!(long.message.starts_with("a\nxxx") && long.message.len() < 1_100);
         let failure = Failure::failed("there is no job x").because("unknownJob");
         assert_eq!(failure.as_json().unwrap()["error"]["reason"], "unknown_job");
         assert_eq!(failure.told().as_json(), None);

@@ -53,6 +53,57 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Longest text that an operator gives of himself.
+const WORDS_MAX: usize = 500;
+
+/// A text of one line, for arguments that others read later.
+pub(crate) fn words(text: &str) -> Result<String, String> {
+    let count = text.chars().count();
+    if count > WORDS_MAX {
+        return Err(format!(
+            "it has {count} letters; at most {WORDS_MAX} are kept"
+        ));
+    }
+    match text.chars().find(|letter| letter.is_control()) {
+        Some(letter) => Err(format!(
+            "it must be one line of plain text, and holds {letter:?}"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// Longest part of a message or cell that is shown; a value in it may be of any length.
+const SHOWN_MAX: usize = 1_000;
+
+/// A text without what moves a terminal's cursor or breaks a line, and not longer than is of use.
+pub(crate) fn plain(text: String) -> String {
+    let text = shortened(text);
+    if text.chars().any(char::is_control) {
+        let letters = text.chars().map(|letter| match letter {
+            '\n' | '\r' | '\t' => ' ',
+            letter if letter.is_control() => '\u{fffd}',
+            letter => letter,
+        });
+        return letters.collect();
+    }
+    text
+}
+
+/// The beginning and the end of a text that is too long to be read.
+pub(crate) fn shortened(text: String) -> String {
+    let count = text.chars().count();
+    if count <= SHOWN_MAX {
+        return text;
+    }
+    let side = SHOWN_MAX / 2 - 50;
+    let first: String = text.chars().take(side).collect();
+    let last: String = text.chars().skip(count - side).collect();
+    format!(
+        "{first} ... {} letters left out ... {last}",
+        count - 2 * side
+    )
+}
+
 /// A value that is written as one word, e.g. a state.
 pub(crate) fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
@@ -74,7 +125,7 @@ impl Table {
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.heading.len());
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(plain).collect());
     }
 
     pub(crate) fn render(&self) -> String {
@@ -102,6 +153,18 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_wrote_breaks_no_table_and_fills_no_screen() {
+        let mut table = Table::new(&["NAME", "WHY"]);
+        table.row(vec!["a\nb".into(), "\u{1b}[2Jred".into()]);
+        table.row(vec!["c".into(), "x".repeat(100_000)]);
+        let text = table.render();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("a b") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.len() < 3 * 1_100, "{}", text.len());
+        assert!(text.contains("99100 letters left out"), "{text}");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

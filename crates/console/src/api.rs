@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use greenroom_placement::{Decision, Trace};
 use greenroom_policy::Report;
-use greenroom_policy::effect::NodeView;
+use greenroom_policy::effect::{MirrorState, NodeView};
 use greenroom_policy::getters::PendingPlacement;
+use greenroom_policy::settings::Fault;
 use greenroom_types::bundle::{Bundle, BundleStatus};
 use greenroom_types::id::{JobId, JobName};
 use greenroom_types::inventory::NodeInventory;
@@ -136,6 +137,22 @@ pub struct Node {
     /// Its last picture of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Arc<NodeInventory>>,
+    /// Of a node that is tagged as a spare: why it does not count as one that is ready, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_hindrance: Option<String>,
+}
+
+/// What an operator's acts make of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// Its state; none of a server that is not there and whose cordon waits for it (ACTS-05).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<MirrorState>,
+    /// Cordoned by the policy.
+    pub cordoned: bool,
+    /// Its worker's own settings keep jobs off it.
+    pub kept_off_by_itself: bool,
 }
 
 /// A bundle of the mirror.
@@ -162,6 +179,9 @@ pub struct ErrorInfo {
     pub code: String,
     /// For people.
     pub message: String,
+    /// Each fault of a list or of settings that were sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
 }
 
 /// Longest request body that is read, in bytes; as at the Manager (LIM-01).

@@ -10,6 +10,7 @@ use greenroom_placement::Findings;
 use greenroom_policy::effect::PlacementInfo;
 use greenroom_policy::getters::Admission;
 use greenroom_policy::migration::MigrationState;
+use greenroom_policy::settings::Fault;
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::{JobId, NodeId, PoolName, TemplateName};
@@ -25,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{
     BundleRequest, BundleRow, ErrorBody, HYDRATING, Health, Node, Pending, PlaceRequest, Placed,
-    STARTING, Why,
+    STARTING, Standing, Why,
 };
 
 /// Time for a connection; the server is on this machine.
@@ -74,6 +75,8 @@ pub enum ClientError {
         code: String,
         /// For people.
         message: String,
+        /// Each fault of a list or of settings that were sent.
+        faults: Vec<Fault>,
     },
     /// The answer is not what the API says.
     #[error("{address}: the answer cannot be read: {problem}")]
@@ -235,6 +238,17 @@ impl Client {
         self.get("/v1/cordons").await
     }
 
+    /// How these nodes stand; those that are not known are left out.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn standing(
+        &self,
+        nodes: &[NodeId],
+    ) -> Result<BTreeMap<NodeId, Standing>, ClientError> {
+        self.post("/v1/standing", &nodes).await
+    }
+
     /// Bundles of the mirror.
     ///
     /// # Errors
@@ -359,6 +373,7 @@ impl Client {
                 status: status.as_u16(),
                 code: error.code,
                 message: error.message,
+                faults: error.faults,
             },
             Err(error) => self.bad_answer(format!("status {status}: {error}")),
         }

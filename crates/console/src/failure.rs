@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
 use greenroom_auto::CallError;
+use greenroom_policy::settings::Fault;
 use greenroom_policy::{ApiError, CallFailure};
 use greenroom_types::call::Status;
 use http::StatusCode;
@@ -15,6 +16,8 @@ pub(crate) struct Failure {
     pub(crate) status: StatusCode,
     pub(crate) code: String,
     pub(crate) message: String,
+    /// One by one, where it is about a list or settings.
+    pub(crate) faults: Vec<Fault>,
 }
 
 // === impl Failure ===
@@ -25,6 +28,7 @@ impl Failure {
             status,
             code: code.to_owned(),
             message: message.into(),
+            faults: Vec::new(),
         }
     }
 
@@ -43,6 +47,7 @@ impl IntoResponse for Failure {
         let error = ErrorInfo {
             code: self.code,
             message: self.message,
+            faults: self.faults,
         };
         (self.status, Json(ErrorBody { error })).into_response()
     }
@@ -90,6 +95,10 @@ impl From<CallError> for Failure {
             status,
             code: error.code().to_owned(),
             message: error.to_string(),
+            faults: match error {
+                CallError::Api(ApiError::Settings(error)) => error.faults,
+                _ => Vec::new(),
+            },
         }
     }
 }

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     BODY_BYTES_MAX, BundleRequest, BundleRow, HYDRATING, Health, Node, Pending, Phase,
-    PlaceRequest, Placed, STARTING, SeatState, Why,
+    PlaceRequest, Placed, STARTING, SeatState, Standing, Why,
 };
 use crate::failure::Failure;
 use crate::prometheus::{self, Shown};
@@ -50,6 +50,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/placements", get(placements))
         .route("/v1/nodes", get(nodes))
         .route("/v1/cordons", get(cordons))
+        .route("/v1/standing", post(standing))
         .route("/v1/bundles", get(bundles))
         .route("/v1/pools", get(pools))
         .route("/v1/templates", get(templates))
@@ -238,7 +239,62 @@ async fn call(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<ApiA
         let message = "the instance is closed by ending its process, not from here";
         return Err(Failure::new(StatusCode::FORBIDDEN, "notFromHere", message));
     }
+    if let Some(fault) = too_much(&call) {
+        return Err(Failure::bad_request(fault));
+    }
     Ok(Json(live(&shared)?.call(call).await?))
+}
+
+/// Longest text that an operator gives of himself, longest name, longest image reference, in letters.
+const REASON_MAX: usize = 500;
+const NAME_MAX: usize = 128;
+const IMAGE_MAX: usize = 512;
+/// Images of one template.
+const IMAGES_MAX: usize = 256;
+
+/// What people write and others are shown: one line, of a length that can be read and kept.
+fn too_much(call: &ApiCall) -> Option<String> {
+    let faulty = |what: &str, text: &str, max: usize| {
+        let count = text.chars().count();
+        if count > max {
+            return Some(format!(
+                "{what} has {count} letters; at most {max} are taken"
+            ));
+        }
+        let letter = text.chars().find(|letter| letter.is_control())?;
+        Some(format!(
+            "{what} must be one line of plain text, and holds {letter:?}"
+        ))
+    };
+    let templates = |names: &[TemplateName]| {
+        let mut names = names.iter();
+        names.find_map(|name| faulty("the name of a template", name.as_str(), NAME_MAX))
+    };
+    match call {
+        ApiCall::AbortMigration { reason, .. } => faulty("reason", reason, REASON_MAX),
+        ApiCall::UpdateHotSpareNode { changes, .. } => {
+            let lists = [&changes.warm_for, &changes.reserved_for];
+            lists
+                .into_iter()
+                .flatten()
+                .find_map(|names| templates(names))
+        }
+        ApiCall::SetTemplateImages { template, refs } => {
+            if template.is_empty() {
+                return Some("a template needs a name".to_owned());
+            }
+            if refs.len() > IMAGES_MAX {
+                let count = refs.len();
+                return Some(format!(
+                    "{count} images; a template has at most {IMAGES_MAX}"
+                ));
+            }
+            let mut refs = refs.iter();
+            templates(std::slice::from_ref(template))
+                .or_else(|| refs.find_map(|image| faulty("an image", image, IMAGE_MAX)))
+        }
+        _ => None,
+    }
 }
 
 // === lists ===
@@ -331,6 +387,10 @@ async fn nodes(State(shared): Ctx) -> Answer<Vec<Node>> {
             .map(|node| Node {
                 cordoned: policy.is_cordoned(&node.node_id),
                 inventory: policy.inventory(&node.node_id).cloned(),
+                spare_hindrance: policy
+                    .is_hot_spare_node(&node.node_id)
+                    .then(|| policy.spare_hindrance(&node.node_id).map(str::to_owned))
+                    .flatten(),
                 node,
             })
             .collect()
@@ -343,6 +403,29 @@ async fn cordons(State(shared): Ctx) -> Answer<Vec<NodeId>> {
         nodes
             .filter(|node_id| policy.is_cordoned(node_id))
             .collect()
+    })))
+}
+
+/// How the nodes stand that are named; those that are not known are left out.
+async fn standing(
+    State(shared): Ctx,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<BTreeMap<NodeId, Standing>> {
+    let asked: Vec<NodeId> = read(&headers, body)?;
+    Ok(Json(live(&shared)?.read(|policy| {
+        let found = asked.into_iter().filter_map(|node_id| {
+            let state = policy.node_state(&node_id);
+            let waits = policy.is_cordon_waiting(&node_id);
+            let picture = policy.inventory(&node_id);
+            let standing = Standing {
+                state,
+                cordoned: policy.is_cordoned(&node_id) || waits,
+                kept_off_by_itself: picture.is_some_and(|it| it.cordoned),
+            };
+            (state.is_some() || waits).then_some((node_id, standing))
+        });
+        found.collect()
     })))
 }
 
@@ -433,6 +516,37 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_and_shown_is_one_line_of_a_length_that_can_be_read() {
+        let abort = |reason: &str| {
+            too_much(&ApiCall::AbortMigration {
+                migration_id: "m".into(),
+                reason: reason.to_owned(),
+            })
+        };
+        assert_eq!(abort("the studio's network is worked on"), None);
+        for (reason, wanted) in [
+            ("a\nb".to_owned(), "one line"),
+            ("\u{1b}[2J".to_owned(), "one line"),
+            ("x".repeat(100_000), "at most 500"),
+        ] {
+            let fault = abort(&reason).unwrap_or_default();
+            assert!(fault.contains(wanted) && fault.len() < 200, "{fault}");
+        }
+        let set = |template: &str, refs: Vec<String>| {
+            too_much(&ApiCall::SetTemplateImages {
+                template: template.into(),
+                refs,
+            })
+        };
+        assert_eq!(set("enc", vec!["enc:1".to_owned()]), None);
+        assert!(set("", Vec::new()).is_some());
+        assert!(set(&"x".repeat(129), Vec::new()).is_some());
+        assert!(set("e\nc", Vec::new()).is_some());
+        assert!(set("enc", vec!["x".repeat(513)]).is_some());
+        assert!(set("enc", vec!["x".to_owned(); 257]).is_some());
+    }
 
     #[test]
     fn only_names_of_this_machine_are_served() {

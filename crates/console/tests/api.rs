@@ -150,6 +150,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> (u16, String, 
             status,
             code,
             message,
+            ..
         }) => (status, code, message),
         other => panic!("a refusal was wanted, not {other:?}"),
     }
@@ -407,6 +408,23 @@ async fn metrics_pools_templates_and_migrations_are_served() {
     let templates = client.templates().await.unwrap();
     assert_eq!(templates["news"], ["img:1"]);
     assert_eq!(client.migrations().await.unwrap(), []);
+    // Nobody is known by that name, so nothing is told of it.
+    assert!(client.standing(&["nix".into()]).await.unwrap().is_empty());
+    // Each fault of a list comes by itself, so that it can be shown at its line.
+    let hot_spares = serde_json::json!([{"pool": "nix"}, {"pool": "studio", "targetCount": -1}]);
+    let call = ApiCall::UpdateHotSpareSpecs { hot_spares };
+    let Err(ClientError::Refused { status, faults, .. }) = client.call(&call).await else {
+        panic!("a refusal");
+    };
+    let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(status, 400);
+    assert_eq!(paths, ["hotSpares[0].pool", "hotSpares[1].targetCount"]);
+    let call = ApiCall::SetTemplateImages {
+        template: "a\nb".into(),
+        refs: Vec::new(),
+    };
+    let (status, code, _) = refused(client.call(&call).await);
+    assert_eq!((status, code.as_str()), (400, "badRequest"));
     served.end().await;
 
     let nobody = Served::new(Nobody).await;

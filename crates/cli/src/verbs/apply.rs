@@ -15,6 +15,7 @@ use greenroom_sdk::types::{BundleId, JobId};
 use greenroom_sdk::{BundleChanges, Client, Error, EventSettings, StreamItem, UpdateBundle};
 use serde::Serialize;
 
+use super::awaited::{Awaited, now};
 use super::connect::Manager;
 use super::control::{Control, lost};
 use super::files::{as_json, read_all, refuse};
@@ -32,7 +33,8 @@ pub(crate) struct Apply {
     /// Manifests, YAML or JSON; `-` for stdin.
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Wait until every job runs, and has stayed up for two seconds.
+    /// Wait until every job runs, and has stayed up for two seconds. Jobs that start by hand or after
+    /// this wait are named and not waited for.
     #[arg(long)]
     wait: bool,
     /// How long to wait at most, e.g. 90s or 5m.
@@ -194,7 +196,7 @@ impl Apply {
         }
         let client = self.manager.connect().await?;
         let output = self.manager.output();
-        let mut jobs = Vec::new();
+        let mut awaited = Awaited::default();
         for manifest in &manifests {
             let bundle = &manifest.bundle;
             let submitted = submit(&client, bundle).await.map_err(|mut failure| {
@@ -220,25 +222,30 @@ impl Apply {
             output.either(&applied, || {
                 format!("bundle {bundle_id} {action} (revision {revision})")
             })?;
-            jobs.extend(ids.into_iter().filter(|job_id| waits_for(bundle, job_id)));
+            awaited.add(bundle, &ids, now(), self.timeout);
         }
         if self.wait {
-            until_running(&client, jobs, self.timeout).await
+            wait_for(&client, awaited, self.timeout).await
         } else {
             Ok(())
         }
     }
 }
 
-/// A job that starts by itself, now.
-fn waits_for(bundle: &Bundle, job_id: &JobId) -> bool {
-    let spec = (0..bundle.copies())
-        .flat_map(|copy| bundle.jobs.iter().map(move |job| (copy, job)))
-        .find(|(copy, job)| bundle.job_id(*copy, &job.job_name) == *job_id);
-    spec.is_some_and(|(_, job)| {
-        job.start_mode == greenroom_sdk::types::bundle::StartMode::Auto
-            && job.start_date_time.or(bundle.start_date_time).is_none()
-    })
+/// Waits for what starts by itself in the time of the wait, and says what that leaves out.
+async fn wait_for(client: &Client, awaited: Awaited, limit: Duration) -> Outcome {
+    let never = awaited.lines(true);
+    for line in awaited.lines(false).iter().chain(&never) {
+        say(line);
+    }
+    until_running(client, awaited.jobs, limit).await?;
+    if never.is_empty() {
+        return Ok(());
+    }
+    let text = "some jobs do not run and will not, see above";
+    Err(Failure::failed(text)
+        .because("not_running")
+        .hint("change startDateTime or stopAt in the manifest and apply it again"))
 }
 
 /// What became of a bundle.

@@ -224,6 +224,8 @@ pub(crate) fn checked_settings(
         return Err(whole(message));
     }
     let mut tree = trees.remove(0);
+    // An address from elsewhere goes before the one in the file, which must be one all the same.
+    let own = tree.get("url").is_some().then(|| tree.clone());
     match (&mut tree, manager) {
         (serde_json::Value::Object(keys), Some(manager)) => {
             keys.insert("url".to_owned(), manager.into());
@@ -235,7 +237,8 @@ pub(crate) fn checked_settings(
         }
         _ => return Err(whole("settings are keys with values".to_owned())),
     }
-    let Err(error) = greenroom_policy::Settings::parse(&tree) else {
+    let checked = greenroom_policy::Settings::parse(own.as_ref().unwrap_or(&tree));
+    let Err(error) = checked else {
         return Ok(tree);
     };
     let places = greenroom_manifest::Locations::of(&text).unwrap_or_default();

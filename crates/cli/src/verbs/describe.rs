@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use greenroom_sdk::FoundJob;
 use greenroom_sdk::types::job::JobWithHistory;
-use greenroom_sdk::types::node::ServiceRestarts;
+use greenroom_sdk::types::node::{NodeState, ServiceRestarts};
 use greenroom_sdk::types::{BundleId, NodeId};
 use serde::Serialize;
 
@@ -222,7 +222,8 @@ fn describe_node(row: &NodeRow<'_>) -> String {
     for (key, value) in &node.metadata.tags {
         text.push_str(&format!("tag       {key}={value}\n"));
     }
-    if let Some(inventory) = node.inventory.as_ref().map(Arc::as_ref) {
+    let inventory = node.inventory.as_ref().map(Arc::as_ref);
+    if let Some(inventory) = inventory.filter(|_| node.state != NodeState::Stopped) {
         text.push_str(&format!(
             "runtime   {}\nvCPU      {:.2} of {:.2} reserved\ncores     {} of {} reserved\nmemory    {} MiB\n",
             inventory.runtime,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use greenroom_manifest::{Manifest, Position, Problem, TEXT_MAX, read_bundles};
 
 use crate::failure::Failure;
+use crate::output::shortened;
 
 /// Reads all manifests, or tells every fault in them.
 pub(crate) fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>, Vec<Problem>> {
@@ -103,8 +104,8 @@ pub(crate) fn as_json(problem: &Problem) -> serde_json::Value {
         "file": problem.file,
         "line": problem.position.map(|at| at.line),
         "column": problem.position.map(|at| at.column),
-        "path": problem.path,
-        "message": problem.message,
+        "path": shortened(problem.path.clone()),
+        "message": shortened(problem.message.clone()),
     })
 }
 

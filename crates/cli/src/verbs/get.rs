@@ -190,10 +190,13 @@ impl Printer {
                 node.metadata.node_id.to_string(),
                 row.state_words(),
                 tag("pool"),
-                inventory.map_or_else(
-                    || "-".to_owned(),
-                    |it| format!("{:.2}/{:.2}", it.reserved_capacity, it.total_capacity),
-                ),
+                // What it showed last says nothing of a node that runs no more.
+                inventory
+                    .filter(|_| node.state != NodeState::Stopped)
+                    .map_or_else(
+                        || "-".to_owned(),
+                        |it| format!("{:.2}/{:.2}", it.reserved_capacity, it.total_capacity),
+                    ),
                 node.instances.len().to_string(),
             ];
             if self.wide {

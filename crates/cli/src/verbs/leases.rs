@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::connect::Manager;
 use crate::failure::Outcome;
-use crate::output::{Output, Table};
+use crate::output::{Output, Table, words};
 
 /// Leases of protected jobs and of bundles: show them, pause them all, resume them.
 #[derive(Debug, Args)]
@@ -35,10 +35,10 @@ struct Status {
 #[derive(Debug, Args)]
 struct Pause {
     /// Why; everybody who looks is told.
-    #[arg(long)]
+    #[arg(long, value_parser = words)]
     reason: String,
     /// Who; without it whoever the credential names.
-    #[arg(long, default_value = "")]
+    #[arg(long, value_parser = words, default_value = "")]
     by: String,
     #[command(flatten)]
     manager: Manager,
@@ -48,7 +48,7 @@ struct Pause {
 #[derive(Debug, Args)]
 struct Resume {
     /// Who; without it whoever the credential names.
-    #[arg(long, default_value = "")]
+    #[arg(long, value_parser = words, default_value = "")]
     by: String,
     #[command(flatten)]
     manager: Manager,

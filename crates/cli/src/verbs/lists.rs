@@ -117,7 +117,7 @@ impl Pending {
                 table.row(vec![it.job_id.to_string(), it.scheduled_for.to_string()]);
             }
             for job_id in &pending.dormant {
-                let told = "somebody who starts it; `greenroom ctl StartBundleJob`".to_owned();
+                let told = format!("somebody who starts it; `greenroom start {job_id}`");
                 table.row(vec![job_id.to_string(), told]);
             }
             for job_id in &pending.unplaced {

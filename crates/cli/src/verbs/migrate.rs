@@ -9,7 +9,7 @@ use greenroom_sdk::types::{JobId, MigrationId, NodeId, Wall};
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, Table, say, word};
+use crate::output::{Output, Table, say, word, words};
 
 /// Move a running job to another node.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub(crate) struct AbortMigration {
     /// The migration, by the id that `migrate` prints.
     migration: MigrationId,
     /// Why; it is kept with the migration.
-    #[arg(long, default_value = "taken back by an operator")]
+    #[arg(long, value_parser = words, default_value = "taken back by an operator")]
     reason: String,
     /// Print JSON.
     #[arg(long)]

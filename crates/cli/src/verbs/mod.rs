@@ -3,6 +3,8 @@
 pub(crate) mod acting;
 pub(crate) mod apply;
 pub(crate) mod audit;
+mod awaited;
+pub(crate) mod by_hand;
 pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod ctl;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use greenroom_console::client::ClientError;
+use greenroom_manifest::{Locations, Problem};
 use greenroom_policy::spare::{HotSpareChanges, HotSpareDiff, HotSpareSpecsDiff};
 use greenroom_policy::{ApiAnswer, ApiCall};
 use greenroom_sdk::types::{NodeId, TemplateName};
@@ -150,7 +151,14 @@ async fn list(control: &Control, output: Output) -> Outcome {
         }
         let mut text = pools.render();
         if !nodes.is_empty() {
-            let mut table = Table::new(&["SPARE", "STATE", "POOL", "WARM FOR", "RESERVED FOR"]);
+            let mut table = Table::new(&[
+                "SPARE",
+                "STATE",
+                "POOL",
+                "WARM FOR",
+                "RESERVED FOR",
+                "READY",
+            ]);
             for row in &nodes {
                 let tag = |key: &str| row.node.tags.get(key).cloned().unwrap_or_default();
                 table.row(vec![
@@ -158,7 +166,11 @@ async fn list(control: &Control, output: Output) -> Outcome {
                     word(&row.node.state),
                     tag("pool"),
                     tag("warmFor"),
-                    tag("reservedFor"),
+                    reserved_for(&tag("reservedFor"), tag("exclusive") == "true"),
+                    match &row.spare_hindrance {
+                        None => "yes".to_owned(),
+                        Some(why) => format!("no: {why}"),
+                    },
                 ]);
             }
             text.push('\n');
@@ -166,6 +178,14 @@ async fn list(control: &Control, output: Output) -> Outcome {
         }
         text
     })
+}
+
+/// For whom a spare is kept, and whether it takes nobody else.
+fn reserved_for(templates: &str, exclusive: bool) -> String {
+    match exclusive && !templates.is_empty() {
+        true => format!("{templates} alone"),
+        false => templates.to_owned(),
+    }
 }
 
 async fn set(control: &Control, file: &std::path::Path, output: Output) -> Outcome {
@@ -190,6 +210,23 @@ async fn set(control: &Control, file: &std::path::Path, output: Output) -> Outco
     let call = ApiCall::UpdateHotSpareSpecs { hot_spares };
     let answer = control.client().call(&call).await;
     let answer = answer.map_err(|error| match &error {
+        ClientError::Refused { faults, .. } if !faults.is_empty() => {
+            let places = Locations::of(&text).unwrap_or_default();
+            let problems = faults.iter().map(|fault| {
+                // A file that is the list itself has no key above it.
+                let inner = fault
+                    .path
+                    .strip_prefix("hotSpares")
+                    .filter(|_| tree.is_array());
+                Problem {
+                    file: name.clone(),
+                    position: places.position(0, inner.unwrap_or(&fault.path)),
+                    path: fault.path.clone(),
+                    message: format!("{} ({})", fault.message, fault.code.name()),
+                }
+            });
+            refuse(&problems.collect::<Vec<_>>())
+        }
         ClientError::Refused {
             status: 400,
             message,
@@ -216,13 +253,34 @@ fn in_words(diff: &HotSpareSpecsDiff) -> String {
             HotSpareDiff::Removed => lines.push(format!("pool {pool}: no spares are wanted now")),
             HotSpareDiff::Changed(fields) => {
                 for (field, change) in fields {
-                    let (before, after) = (&change.before, &change.after);
+                    let (before, after) = (told(&change.before), told(&change.after));
                     lines.push(format!("pool {pool}: {field} {before} -> {after}"));
                 }
             }
         }
     }
     lines.join("\n")
+}
+
+/// A value in plain words.
+fn told(value: &serde_json::Value) -> String {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) if values.is_empty() => "none".to_owned(),
+        Value::Array(values) => values.iter().map(told).collect::<Vec<_>>().join(", "),
+        Value::Object(keys) => {
+            let set = keys.iter().filter(|(_, value)| value.as_str() != Some(""));
+            let set: Vec<String> = set
+                .map(|(key, value)| format!("{key} {}", told(value)))
+                .collect();
+            match set.is_empty() {
+                true => "none".to_owned(),
+                false => set.join(", "),
+            }
+        }
+        other => other.to_string(),
+    }
 }
 
 async fn edit(
@@ -282,7 +340,14 @@ impl Templates {
             refs: images.clone(),
         };
         let answer = control.client().call(&call).await;
-        answer.map_err(|error| lost(&error))?;
+        answer.map_err(|error| match &error {
+            ClientError::Refused {
+                status: 400,
+                message,
+                ..
+            } => Failure::bad_input(message.clone()),
+            _ => lost(&error),
+        })?;
         let told = serde_json::json!({"template": template, "images": images});
         Output { json }.either(&told, || match images.len() {
             0 => format!("template {template} is taken away"),
@@ -304,4 +369,28 @@ fn list_templates(templates: &BTreeMap<TemplateName, Vec<String>>) -> String {
         }
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_changes_is_told_in_words_and_not_as_data() {
+        let spec = json!({"instanceType": "c.large", "region": "", "az": "ad-1"});
+        assert_eq!(told(&spec), "az ad-1, instanceType c.large");
+        assert_eq!(told(&json!({"region": ""})), "none");
+        assert_eq!(told(&json!(["a", "b"])), "a, b");
+        assert_eq!(
+            (told(&json!([])), told(&json!(true))),
+            ("none".to_owned(), "true".to_owned())
+        );
+        assert_eq!(reserved_for("a,b", true), "a,b alone");
+        assert_eq!(
+            (reserved_for("a", false), reserved_for("", true)),
+            ("a".to_owned(), String::new())
+        );
+    }
 }

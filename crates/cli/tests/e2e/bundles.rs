@@ -125,3 +125,33 @@ async fn a_service_that_its_worker_starts_again_and_again_does_not_count_as_runn
     );
     up.end();
 }
+
+#[test]
+fn a_wait_says_what_it_did_not_wait_for_and_why() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "1"]);
+    let with = |id: &str, keys: &str| {
+        let text = sleeping(id, &["a"]);
+        up.file(&format!("{id}.yaml"), format!("{keys}{text}"));
+        up.run(&[
+            "apply",
+            "-f",
+            &format!("{id}.yaml"),
+            "--wait",
+            "--timeout",
+            "60s",
+        ])
+    };
+    let far = with("far", "startDateTime: 2100-01-01T00:00:00Z\n").ok();
+    far.says(&[
+        "not waited for: far.0.a: it starts at 2100-01-01T00:00:00Z, which is beyond this wait",
+    ]);
+    let past = "startDateTime: 2020-01-01T00:00:00Z\nstopAt: 2021-01-01T00:00:00Z\n";
+    let past = with("past", past);
+    let wanted = "not waited for: past.0.a: the stop time 2021-01-01T00:00:00Z is over";
+    assert_eq!(past.code, 1, "{past:#?}");
+    past.says(&[wanted, "some jobs do not run and will not"]);
+    let soon = with("soon", "startDateTime: 2020-01-01T00:00:00Z\n").ok();
+    soon.says(&["1/1 running: soon.0.a"]);
+    up.end();
+}

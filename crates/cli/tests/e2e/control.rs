@@ -47,6 +47,7 @@ fn all_faults_of_the_settings_are_told_at_their_places() {
     };
     at("2:1: maxRestartPerHour", "unknownKey");
     at("7:9: placementPools[0].tiers[1].name", "duplicateTier");
+    at("7:9: placementPools[0].tiers[1].region", "regionMissing");
     at("12:6: hotSpares[0].pool", "unknownHotSparePool");
     at("13:1: nodeServices", "experimentalNotEnabled");
     at("16:5: nodeServices[0].lifecycle", "unsupportedLifecycle");
@@ -77,6 +78,17 @@ fn settings_that_are_none_are_refused() {
         std::fs::write(&file, text).unwrap();
         run(&["control", "-c", name]).refused(2, &[words]);
     }
+    // An address from elsewhere hides no fault of the one in the file.
+    std::fs::write(&file, "url: 7\n").unwrap();
+    let elsewhere = ["control", "-c", name, "--manager", "127.0.0.1:1"];
+    run(&elsewhere).refused(2, &["settings.yaml:1:1: url: "]);
+    // What is told of a value of any length can be read.
+    let long = "y".repeat(1_000_000);
+    let text = format!("url: a:1\nhotSpares: [{{pool: {long}}}]\n");
+    std::fs::write(&file, text).unwrap();
+    let ran = run(&["control", "-c", name]);
+    let ran = ran.refused(2, &["letters left out", "(unknownHotSparePool)"]);
+    assert!(ran.stderr.len() < 5_000, "{}", ran.stderr.len());
     run(&["control", "-c", "nowhere.yaml"]).refused(2, &["nowhere.yaml: cannot be read"]);
 }
 

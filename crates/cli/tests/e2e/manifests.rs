@@ -12,6 +12,7 @@ placementPools:
     tiers:
       - name: bought
         kind: aws
+        region: eu-west-1
         scaleOut: elastic
         candidateInstanceTypes: [{instanceType: c.large, totalCapacity: 4, totalCores: 4}]
 ";

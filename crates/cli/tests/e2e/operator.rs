@@ -39,6 +39,16 @@ async fn nodes_are_cordoned_and_jobs_moved() {
         "node worker-1 takes jobs again\nnode worker-2 takes jobs again\n"
     );
 
+    // One name that is not known, and nothing is done.
+    up.run(&["cordon", "worker-1", "nix", "worker-2"]).refused(
+        1,
+        &["there is no node nix; nothing was cordoned", "get nodes"],
+    );
+    up.run(&["uncordon", "worker-1", "nix", "nox"])
+        .refused(1, &["there is no node nix, nox; nothing was uncordoned"]);
+    let rows = up.run(&["get", "nodes"]).ok().stdout;
+    assert!(!rows.contains("cordoned"), "{rows}");
+
     // Moving it, in both ways that need nothing of the job.
     let moved = up
         .run(&["migrate", "tale.0.a", "--to", "worker-1", "--wait"])
@@ -280,7 +290,15 @@ fn spares_and_templates_are_changed_while_it_runs() {
         "- {pool: nix, targetCount: 0, spec: {instanceType: any}}\n",
     );
     up.run(&["spares", "set", "-f", "bad.yaml"])
-        .refused(2, &["bad.yaml", "hotSpares[0].pool", "nix"]);
+        .refused(2, &["bad.yaml:1:4: hotSpares[0].pool: ", "nix"]);
+    up.file(
+        "bad.yaml",
+        "hotSpares:\n  - pool: local\n    targetCount: -1\n",
+    );
+    up.run(&["spares", "set", "-f", "bad.yaml"])
+        .refused(2, &["bad.yaml:3:5: hotSpares[0].targetCount: "]);
+    up.run(&["templates", "set", &"x".repeat(2_000), "img:1"])
+        .refused(2, &["at most 128"]);
     up.file("none.yaml", "pools: []\n");
     up.run(&["spares", "set", "-f", "none.yaml"])
         .refused(2, &["none.yaml", "hotSpares"]);
@@ -359,5 +377,35 @@ fn what_happened_is_recorded_as_a_scenario_that_plays() {
     up.run(&["scenario", "check", "rec.yaml"]).ok();
     let on_stdout = up.run(&["scenario", "record"]).ok().stdout;
     assert!(on_stdout.contains("scenario: 1"), "{on_stdout}");
+    up.end();
+}
+
+#[test]
+fn a_job_is_started_and_stopped_by_hand() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "1"]);
+    let text = sleeping("tale", &["a"]);
+    let manual = text.replace(
+        "  - jobName: a\n",
+        "  - jobName: a\n    startMode: manual\n",
+    );
+    assert_ne!(text, manual);
+    up.file("tale.yaml", manual);
+    let applied = up.run(&["apply", "-f", "tale.yaml", "--wait"]).ok();
+    applied.says(&["not waited for: tale.0.a: it is started by hand"]);
+    let words = up.run(&["pending"]).ok().stdout;
+    assert!(words.contains("`greenroom start tale.0.a`"), "{words}");
+    let started = up.run(&["start", "tale.0.a", "--wait"]).ok();
+    assert_eq!(started.stdout, "job tale.0.a is started\n");
+    assert_eq!(up.job("tale.0.a")["instance"], "running");
+    let stopped = up.run(&["stop", "tale.0.a", "--json"]).ok().json();
+    assert_eq!(stopped, json!({"jobId": "tale.0.a", "action": "stopped"}));
+    assert_eq!(up.job("tale.0.a")["state"], "dormant");
+    for verb in ["start", "stop"] {
+        up.run(&[verb, "nix"])
+            .refused(1, &["no bundle has a job nix", "get jobs"]);
+    }
+    up.run(&["abort-migration", "m", "--reason", "a\nb"])
+        .refused(2, &["one line"]);
     up.end();
 }
