@@ -37,7 +37,7 @@ pub use groups::{BundlePlan, Group, PlannedJob, SharedBundle};
 pub use key::{Key, Packing, Rank};
 pub use needs::{GpuNeed, Needs};
 pub use node::{Listed, NodeCondition, NodeFacts, ServicePorts, Spare, TierGate};
-pub use place::{place, place_traced};
+pub use place::{place, place_traced, shared_domains};
 #[doc(hidden)]
 pub use place::{place_by_scan, place_counted};
 pub use port::{Port, PortError, PortProtocol};

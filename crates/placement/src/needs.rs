@@ -142,10 +142,15 @@ impl Needs {
             }
         }
         raised.ports.extend(other.ports.iter().copied());
-        let share = |needs: &Self| needs.gpus.iter().map(|need| need.share).sum::<f64>();
-        if share(other) > share(self) {
-            raised.gpus.clone_from(&other.gpus);
+        for wanted in &other.gpus {
+            let same = raised.gpus.iter_mut().find(|it| it.model == wanted.model);
+            match same {
+                Some(here) => here.share = here.share.max(wanted.share),
+                // The old model is in use until the new start, which wants the new one.
+                None => raised.gpus.push(wanted.clone()),
+            }
         }
+        raised.gpus.sort_by(|a, b| b.share.total_cmp(&a.share));
         raised
     }
 

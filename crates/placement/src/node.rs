@@ -313,7 +313,7 @@ impl Node {
             // A side of a migration is as good as the other: they are never on one node.
             let mut bound = self.bound.iter().filter(|_| !listed.beside);
             match bound.find(|it| it.job_id == listed.job_id) {
-                Some(bound) => derived.add_excess(listed, bound),
+                Some(bound) => derived.add_excess(listed, bound, &self.offer.devices),
                 None => derived.add_bound(&listed.needs, listed.gpu_index, &self.offer.devices),
             }
         }

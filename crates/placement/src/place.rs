@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use greenroom_types::PoolName;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::pool::{Pool, Tier};
+use greenroom_types::{NodeId, PoolName};
 
-use crate::decision::{Decision, FailureReason};
-use crate::filter::{Case, Fit, count};
+use crate::decision::{Decision, Domain, FailureReason};
+use crate::filter::{Case, DOMAINS, Fit, count};
 use crate::fleet::{Fleet, KnownAz};
 use crate::groups::BundlePlan;
 use crate::key::Key;
@@ -42,6 +42,20 @@ pub fn place_traced(fleet: &Fleet, request: &Request<'_>) -> (Decision, Trace) {
     let mut trace = Trace::default();
     let decision = decide(fleet, request, Some(&mut trace), true, &Cell::default());
     (decision, trace)
+}
+
+/// Forbidden domains that a job on this node shares with the other copy as things stand: a job that was
+/// placed apart may be so no longer, because the other copy has moved.
+pub fn shared_domains(fleet: &Fleet, request: &Request<'_>, node: &NodeId) -> Vec<Domain> {
+    let plan = plan_of(fleet, request);
+    let is_known = matches!(plan, Cow::Borrowed(_));
+    let case = Case::new(fleet, request, &plan, is_known);
+    let violations = fleet.node(node).map(|node| case.violations(node));
+    DOMAINS
+        .into_iter()
+        .zip(violations.unwrap_or_default())
+        .filter_map(|(domain, violated)| violated.then_some(domain))
+        .collect()
 }
 
 fn decide(

@@ -54,34 +54,43 @@ impl Reserved {
     }
 
     /// Counts a bound job: its GPU share on its device, or on every device of a matching model when
-    /// the device is not known (GPU-05).
+    /// the device is not known (GPU-05). A share of a model that its device is not is for its next start
+    /// (BUNDLE-11): it has no device yet, and is held.
     pub(crate) fn add_bound(&mut self, needs: &Needs, gpu_index: Option<u32>, devices: &[Device]) {
         self.add_common(needs);
-        for need in &needs.gpus {
-            match gpu_index {
-                Some(index) => *self.gpus.entry(index).or_default() += need.share,
-                None => {
-                    for device in devices.iter().filter(|device| device.is_model(&need.model)) {
-                        *self.gpus.entry(device.index).or_default() += need.share;
-                    }
-                }
+        if needs.gpus.is_empty() {
+            return;
+        }
+        if let Some(index) = gpu_index {
+            let device = devices.iter().find(|device| device.index == index);
+            *self.gpus.entry(index).or_default() += share_on(needs, device);
+            let elsewhere = |need: &&GpuNeed| device.is_some_and(|it| !it.is_model(&need.model));
+            self.gpu_holds
+                .extend(needs.gpus.iter().filter(elsewhere).cloned());
+            self.gpu_holds.sort_by(|a, b| b.share.total_cmp(&a.share));
+            return;
+        }
+        for device in devices {
+            let share = share_on(needs, Some(device));
+            if share > 0.0 {
+                *self.gpus.entry(device.index).or_default() += share;
             }
         }
     }
 
     /// Counts what a bound job holds beyond what it is bound with: it runs with what it was started
     /// with (BUNDLE-11).
-    pub(crate) fn add_excess(&mut self, listed: &Listed, bound: &Bound) {
+    pub(crate) fn add_excess(&mut self, listed: &Listed, bound: &Bound, devices: &[Device]) {
         let nothing = Needs::default();
         let known = bound.needs.as_deref().unwrap_or(&nothing);
         self.capacity += (listed.needs.capacity - known.capacity).max(0.0);
         self.cores += listed.needs.cores.saturating_sub(known.cores);
         self.ports.extend(listed.needs.ports.iter().copied());
-        let share = |needs: &Needs| needs.gpus.iter().map(|need| need.share).sum::<f64>();
         if let Some(index) = listed.gpu_index {
+            let device = devices.iter().find(|device| device.index == index);
             let here = bound.gpu_index.is_none_or(|known| known == index);
-            let counted = if here { share(known) } else { 0.0 };
-            let more = share(&listed.needs) - counted;
+            let counted = if here { share_on(known, device) } else { 0.0 };
+            let more = share_on(&listed.needs, None) - counted;
             if more > 0.0 {
                 *self.gpus.entry(index).or_default() += more;
             }
@@ -154,4 +163,15 @@ impl Reserved {
     pub(crate) fn gpu(&self, index: u32) -> f64 {
         self.gpus.get(&index).copied().unwrap_or(0.0)
     }
+}
+
+/// What a job takes of one device: of several needs, of which it has one at a time, the largest that the
+/// device can answer. All of them where the device is not known.
+fn share_on(needs: &Needs, device: Option<&Device>) -> f64 {
+    needs
+        .gpus
+        .iter()
+        .filter(|need| device.is_none_or(|device| device.is_model(&need.model)))
+        .map(|need| need.share)
+        .fold(0.0, f64::max)
 }

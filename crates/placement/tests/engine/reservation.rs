@@ -179,9 +179,18 @@ fn of_each_need_of_a_running_job_the_larger_counts() {
     );
     assert_eq!(holds(&old), kept);
     let less = wants(1, &[("sdi", 1), ("ndi", 3)], "80/tcp", 0.25, "L4");
-    assert_eq!(holds(&less), kept, "it runs with what it was started with");
+    let beside = |share: f64| (kept.0, kept.1, kept.2.clone(), [Some(0.5), Some(share)]);
+    assert_eq!(
+        holds(&less),
+        beside(0.25),
+        "it runs with what it was started with"
+    );
     let other_device = wants(2, &[("ndi", 3), ("sdi", 2)], "80/tcp", 0.5, "L4");
-    assert_eq!(holds(&other_device), kept, "no more of it, so where it is");
+    assert_eq!(
+        holds(&other_device),
+        beside(0.5),
+        "where it is, and where it will be"
+    );
     let more = wants(
         3,
         &[("sdi", 5), ("ndi", 1), ("srt", 1)],
@@ -198,6 +207,50 @@ fn of_each_need_of_a_running_job_the_larger_counts() {
             [Some(0.75), None]
         )
     );
+}
+
+// spec: BUNDLE-11, RESV-04
+#[test]
+fn a_new_gpu_model_is_held_beside_the_one_in_use() {
+    let wants = |bundle_id: &str, share: f64, model: &str| {
+        let mut b = bundle(bundle_id, vec![job("e", 0.5)]);
+        b.jobs[0].requirements.required_gpu_capacity = share;
+        b.jobs[0].requirements.required_gpu_model = model.to_owned();
+        b
+    };
+    let mut world = world();
+    world.offers("n", |it| {
+        it.gpus = vec![device(0, 1.0), device(1, 1.0)];
+        it.gpus[1].model = "L4".to_owned();
+    });
+    let b = wants("b", 0.5, "A10G");
+    world.bind_side(&b, 0, "e", "n", Some(0), Side::Binding);
+    let fits = |world: &World, share: f64, model: &str| {
+        let world = world.clone();
+        let other = wants("other", share, model);
+        world.reason(&other, "e", "n").is_none()
+    };
+    assert!(fits(&world, 1.0, "L4"));
+    let update = Arc::new(wants("b", 0.5, "L4"));
+    world.fleet.set_bundle(&update);
+    world.check();
+    assert!(!fits(&world, 1.0, "L4"), "its next start wants half of it");
+    assert!(fits(&world, 0.5, "L4"));
+    assert!(
+        !fits(&world, 1.0, "A10G"),
+        "it runs there with the other half"
+    );
+    assert!(fits(&world, 0.5, "A10G"));
+    // Back again: it is one share of one device as before, and the other is held no longer than to the
+    // next start.
+    world.fleet.set_bundle(&Arc::new(wants("b", 0.75, "A10G")));
+    assert!(!fits(&world, 0.5, "A10G"));
+    assert!(
+        fits(&world, 0.25, "A10G"),
+        "the larger of the two, not their sum"
+    );
+    world.unbind(&update, 0, "e");
+    assert!(fits(&world, 1.0, "A10G") && fits(&world, 1.0, "L4"));
 }
 
 // spec: RESV-07
