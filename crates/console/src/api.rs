@@ -1,12 +1,14 @@
 //! What goes over the wire: requests and answers as types, for the server and the client alike.
 //! What the policy already has a type for is sent as it is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom_placement::{Decision, Trace};
 use greenroom_policy::Report;
 use greenroom_policy::effect::{MirrorState, NodeView};
 use greenroom_policy::getters::PendingPlacement;
+use greenroom_policy::purchases::TierTrouble;
 use greenroom_policy::settings::Fault;
 use greenroom_types::bundle::{Bundle, BundleStatus};
 use greenroom_types::id::{JobId, JobName};
@@ -124,6 +126,8 @@ pub struct Pending {
     pub dormant: Vec<JobId>,
     /// The others that are not over, by id; `why` tells what each waits for.
     pub unplaced: Vec<JobId>,
+    /// Of those, the ones for which a node could not be bought, and why (PROV-15).
+    pub not_bought: BTreeMap<JobId, Vec<TierTrouble>>,
 }
 
 /// A node of the mirror.

@@ -3,6 +3,7 @@
 use greenroom_auto::Checks;
 use greenroom_metrics::{Kind, Page};
 use greenroom_policy::Metrics;
+use greenroom_policy::purchases::TierMetrics;
 
 /// What is shown.
 pub(crate) struct Shown {
@@ -95,7 +96,7 @@ pub(crate) fn page(shown: Option<&Shown>) -> String {
         ),
         (
             "greenroom_provisions_failed_total",
-            "Nodes that were asked for and could not be bought.",
+            "Purchases that a provider took and that failed later.",
             metrics.provisions_failed,
         ),
         (
@@ -127,6 +128,7 @@ pub(crate) fn page(shown: Option<&Shown>) -> String {
         page.one(name, Kind::Counter, help, value as f64);
     }
     pools(&mut page, metrics);
+    tiers(&mut page, metrics);
     page.into_text()
 }
 
@@ -164,6 +166,38 @@ fn pools(page: &mut Page, metrics: &Metrics) {
     }
 }
 
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "the format has floating-point numbers only"
+)]
+fn tiers(page: &mut Page, metrics: &Metrics) {
+    type Value = fn(&TierMetrics) -> f64;
+    let families: [(&str, Kind, &str, Value); 2] = [
+        (
+            "greenroom_tier_purchases_failed_total",
+            Kind::Counter,
+            "Purchases of nodes that brought none, for whatever reason.",
+            |tier| tier.purchases_failed as f64,
+        ),
+        (
+            "greenroom_tier_backs_off",
+            Kind::Gauge,
+            "1 while a tier is asked for nothing because its last purchase failed.",
+            |tier| f64::from(u8::from(tier.backs_off)),
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        page.family(name, kind, help);
+        for tier in &metrics.tiers {
+            let labels = [
+                ("pool", tier.pool_name.as_str()),
+                ("tier", tier.tier_name.as_str()),
+            ];
+            page.sample(&labels, value(tier));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -193,6 +227,12 @@ mod tests {
                 bundles_broken: 5,
                 jobs_dropped: 6,
                 pools: vec![pool("studio", 3), pool("a\"b\\c\nd", 0)],
+                tiers: vec![TierMetrics {
+                    pool_name: "studio".into(),
+                    tier_name: "od".into(),
+                    purchases_failed: 14,
+                    backs_off: true,
+                }],
                 broken_bundle_ids: vec!["news".into()],
             },
             checks: Checks {
@@ -232,6 +272,11 @@ mod tests {
             ("greenroom_migrations_running", 13.0),
             ("greenroom_pool_nodes{pool=\"studio\"}", 3.0),
             ("greenroom_pool_nodes{pool=\"a\\\"b\\\\c\\nd\"}", 0.0),
+            (
+                "greenroom_tier_purchases_failed_total{pool=\"studio\",tier=\"od\"}",
+                14.0,
+            ),
+            ("greenroom_tier_backs_off{pool=\"studio\",tier=\"od\"}", 1.0),
             ("greenroom_pool_spares_live{pool=\"studio\"}", 1.0),
             ("greenroom_pool_spares_wanted{pool=\"studio\"}", 2.0),
             ("greenroom_pool_used_capacity_ratio{pool=\"studio\"}", 0.25),

@@ -364,9 +364,18 @@ fn unplaced(policy: &Policy) -> Pending {
         .map(|job| &job.job)
         .filter(|job| policy.node_for_job(&job.job_id).is_none() && !waits(&job.job_id))
         .partition(|job| job.is_dormant());
-    let ids = |jobs: Vec<&Job>| jobs.into_iter().map(|job| job.job_id.clone()).collect();
+    let ids = |jobs: Vec<&Job>| -> Vec<JobId> {
+        jobs.into_iter().map(|job| job.job_id.clone()).collect()
+    };
+    let unplaced = ids(unplaced);
+    let not_bought = unplaced
+        .iter()
+        .map(|job_id| (job_id.clone(), policy.troubles_of(job_id)))
+        .filter(|(_, troubles)| !troubles.is_empty())
+        .collect();
     Pending {
-        unplaced: ids(unplaced),
+        unplaced,
+        not_bought,
         dormant: ids(dormant),
         scheduled,
     }

@@ -46,6 +46,18 @@ pub fn of_report(report: &Report) -> String {
     if let Some(drain) = &report.drain {
         of_drain(&mut text, drain);
     }
+    for trouble in &report.purchases {
+        sentence(&mut text, &trouble.to_string());
+    }
+    for domain in &report.shares {
+        let domain = domain_word(*domain);
+        line(
+            &mut text,
+            format_args!(
+                "It shares the {domain} with the other copy now, which was to be avoided."
+            ),
+        );
+    }
     if let Some(left) = report.waits_for {
         line(&mut text, format_args!("It is tried again in {left}."));
     }
@@ -270,11 +282,7 @@ fn of_decision(text: &mut String, decision: &Decision) {
     }) = decision.degraded()
     {
         for domain in violated {
-            let domain = match domain {
-                Domain::Node => "node",
-                Domain::Az => "availability zone",
-                Domain::Cloud => "cloud",
-            };
+            let domain = domain_word(*domain);
             line(
                 text,
                 format_args!(
@@ -288,6 +296,14 @@ fn of_decision(text: &mut String, decision: &Decision) {
                 format_args!("Both copies sit on nodes that the provider may take back."),
             );
         }
+    }
+}
+
+const fn domain_word(domain: Domain) -> &'static str {
+    match domain {
+        Domain::Node => "node",
+        Domain::Az => "availability zone",
+        Domain::Cloud => "cloud",
     }
 }
 

@@ -129,6 +129,8 @@ impl Policy {
             return;
         };
         self.acts.changed = true;
+        // What only waits to be kept apart goes now (DRAIN-23).
+        drain.stirred |= force && !drain.state.force;
         drain.state.force |= force;
         let ends = drain.ends.min(now + timeout);
         if ends < drain.ends {

@@ -73,7 +73,7 @@ pub struct DrainJob {
     /// How it was to change over, where its protection does not allow that (DRAIN-22).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub instead_of: Option<Strategy>,
-    /// Why it is stuck.
+    /// Why it is stuck, or, where it went down with the node and has no other one, why not (DRAIN-24).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
 }
@@ -129,6 +129,12 @@ pub(crate) struct Drain {
     pub(crate) ends: Mono,
     /// Jobs stuck for a reason that time may cure are tried again (DRAIN-06).
     pub(crate) again: BTreeSet<JobId>,
+    /// Something may have made room since they were last tried.
+    pub(crate) stirred: bool,
+    /// They are not tried for room before this.
+    pub(crate) next_try: Mono,
+    /// Jobs that wait for a place apart from their other copy (DRAIN-23).
+    pub(crate) kept_apart: BTreeSet<JobId>,
 }
 
 impl DrainPhase {
@@ -139,7 +145,7 @@ impl DrainPhase {
 }
 
 impl Drain {
-    fn job(&mut self, job_id: &JobId) -> Option<&mut DrainJob> {
+    pub(crate) fn job(&mut self, job_id: &JobId) -> Option<&mut DrainJob> {
         self.state.jobs.iter_mut().find(|job| job.job_id == *job_id)
     }
 }
@@ -209,6 +215,9 @@ impl Policy {
             began: self.now.mono,
             ends: self.now.mono + timeout,
             again: BTreeSet::new(),
+            stirred: false,
+            next_try: self.now.mono,
+            kept_apart: BTreeSet::new(),
         };
         self.drains.insert(node_id.clone(), drain);
         self.acts.changed = true;
@@ -221,6 +230,7 @@ impl Policy {
                 .get(&id)
                 .is_some_and(|migration| !migration.past_return && !migration.source_gone);
             if clean {
+                self.note_place_lost(&id);
                 self.abort_migration(&id, "the node of the target is being drained", out);
             }
         }
@@ -233,6 +243,11 @@ impl Policy {
         }
         self.set_drain_timer(node_id, self.now.mono + timeout);
         self.settle_drain(node_id, true, out);
+    }
+
+    fn stop_drain_timers(&mut self, node_id: &NodeId) {
+        self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
+        self.timers.stop(&Timer::DrainRetry(node_id.clone()));
     }
 
     pub(crate) fn set_drain_timer(&mut self, node_id: &NodeId, ends: Mono) {
@@ -335,13 +350,14 @@ impl Policy {
             .map(|(node_id, _)| node_id.clone())
             .collect();
         for node_id in open {
-            self.watch_jobs(&node_id, room, out);
+            self.watch_jobs(&node_id, out);
+            self.retry_for_room(&node_id, room, out);
             self.settle_drain(&node_id, false, out);
         }
     }
 
     /// Brings the statuses of a drain's jobs in line with what became of them.
-    fn watch_jobs(&mut self, node_id: &NodeId, room: bool, out: &mut Effects) {
+    fn watch_jobs(&mut self, node_id: &NodeId, out: &mut Effects) {
         let here: BTreeSet<JobId> = self.jobs_on(node_id).into_iter().collect();
         let Some(drain) = self.drains.get(node_id) else {
             return;
@@ -359,8 +375,10 @@ impl Policy {
             let is_here = here.contains(&job.job_id);
             let status = match (job.status, phase, is_here) {
                 (DrainStatus::Migrating, Some(MigrationPhase::Done), _) => DrainStatus::Migrated,
-                (DrainStatus::Migrating, Some(MigrationPhase::Aborted), true) => DrainStatus::Stuck,
-                (DrainStatus::Migrating, Some(MigrationPhase::Aborted), false)
+                (DrainStatus::Migrating, Some(MigrationPhase::Aborted) | None, true) => {
+                    DrainStatus::Stuck
+                }
+                (DrainStatus::Migrating, Some(MigrationPhase::Aborted) | None, false)
                 | (DrainStatus::Stuck, _, false) => DrainStatus::Moved,
                 // Back on the node by another way: taken up again.
                 (DrainStatus::Migrated | DrainStatus::Moved, _, true) => {
@@ -382,9 +400,7 @@ impl Policy {
                 }
                 self.set_drain_job(node_id, &job.job_id, status, reason, out);
             }
-            let retry =
-                status == DrainStatus::Stuck && self.is_retry_due(node_id, &job.job_id, room);
-            if retry {
+            if status == DrainStatus::Stuck && self.may_be_moved_now(node_id, &job.job_id) {
                 self.take_up(node_id, &job.job_id, out);
                 self.tell_if_changed(node_id, job, out);
             }
@@ -396,24 +412,7 @@ impl Policy {
         }
     }
 
-    /// A job that was not running is tried when it runs, one without a place when there may be one.
-    fn is_retry_due(&self, node_id: &NodeId, job_id: &JobId, room: bool) -> bool {
-        let Some(drain) = self.drains.get(node_id) else {
-            return false;
-        };
-        if !drain.again.contains(job_id) {
-            return false;
-        }
-        let job = self.jobs.get(job_id);
-        let runs = job
-            .and_then(|job| job.binding.as_ref())
-            .is_some_and(|binding| binding.state == crate::job::BindingState::Running);
-        let listed = drain.state.jobs.iter().find(|job| job.job_id == *job_id);
-        let waits_for_run = listed.is_some_and(|job| job.migration_id.is_none());
-        runs && (waits_for_run || room)
-    }
-
-    fn set_drain_job(
+    pub(crate) fn set_drain_job(
         &mut self,
         node_id: &NodeId,
         job_id: &JobId,
@@ -427,11 +426,8 @@ impl Policy {
             .and_then(|drain| drain.job(job_id))
         {
             job.status = status;
-            job.reason = if status == DrainStatus::Stuck {
-                reason
-            } else {
-                None
-            };
+            let told = matches!(status, DrainStatus::Stuck | DrainStatus::Terminated);
+            job.reason = reason.filter(|_| told);
         }
         self.tell_drain(node_id, out);
     }
@@ -506,7 +502,7 @@ impl Policy {
             })
     }
 
-    fn set_phase(
+    pub(crate) fn set_phase(
         &mut self,
         node_id: &NodeId,
         phase: DrainPhase,
@@ -520,13 +516,13 @@ impl Policy {
                 drain.state.reason = Some(reason.to_owned());
             }
             if !phase.is_open() {
-                self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
+                self.stop_drain_timers(node_id);
             }
         }
         self.tell_drain(node_id, out);
     }
 
-    fn end_node_of_drain(&mut self, node_id: &NodeId, out: &mut Effects) {
+    pub(crate) fn end_node_of_drain(&mut self, node_id: &NodeId, out: &mut Effects) {
         self.set_phase(node_id, DrainPhase::Terminating, None, out);
         let ending = self
             .fleet
@@ -534,68 +530,6 @@ impl Policy {
             .is_some_and(|condition| condition.terminating);
         if !ending {
             self.terminate(node_id, None, out);
-        }
-    }
-
-    /// The time of a drain is over (DRAIN-07, DRAIN-08).
-    pub(crate) fn end_drain_time(&mut self, node_id: &NodeId, out: &mut Effects) {
-        let Some(drain) = self.drains.get_mut(node_id) else {
-            return;
-        };
-        if !drain.state.phase.is_open() {
-            return;
-        }
-        if !drain.state.force {
-            self.set_phase(node_id, DrainPhase::Partial, None, out);
-            return;
-        }
-        self.mark_terminated(node_id, out);
-        self.end_node_of_drain(node_id, out);
-    }
-
-    /// Jobs that are still there go down with the node.
-    fn mark_terminated(&mut self, node_id: &NodeId, out: &mut Effects) {
-        let left: Vec<JobId> = self
-            .drains
-            .get(node_id)
-            .into_iter()
-            .flat_map(|drain| &drain.state.jobs)
-            .filter(|job| matches!(job.status, DrainStatus::Migrating | DrainStatus::Stuck))
-            .map(|job| job.job_id.clone())
-            .collect();
-        for job_id in left {
-            self.set_drain_job(node_id, &job_id, DrainStatus::Terminated, None, out);
-        }
-    }
-
-    /// The Manager answered the terminate of a drain.
-    pub(crate) fn drain_terminate_replied(
-        &mut self,
-        node_id: &NodeId,
-        ok: bool,
-        out: &mut Effects,
-    ) {
-        let terminating = self
-            .drains
-            .get(node_id)
-            .is_some_and(|drain| drain.state.phase == DrainPhase::Terminating);
-        if terminating && ok {
-            self.set_phase(node_id, DrainPhase::Done, None, out);
-        } else if terminating {
-            self.set_phase(node_id, DrainPhase::Failed, Some("terminateFailed"), out);
-        }
-    }
-
-    /// The node stops: whatever was left went with it (DRAIN-13).
-    pub(crate) fn drain_loses_node(&mut self, node_id: &NodeId, out: &mut Effects) {
-        let phase = self.drains.get(node_id).map(|drain| drain.state.phase);
-        match phase {
-            Some(phase) if phase.is_open() => {
-                self.mark_terminated(node_id, out);
-                self.set_phase(node_id, DrainPhase::Done, Some("nodeLost"), out);
-            }
-            Some(DrainPhase::Terminating) => self.set_phase(node_id, DrainPhase::Done, None, out),
-            _ => {}
         }
     }
 
@@ -613,7 +547,7 @@ impl Policy {
 
     /// The node left the mirror, or began anew (INTR-10).
     pub(crate) fn forget_drain(&mut self, node_id: &NodeId) {
-        self.timers.stop(&Timer::DrainTimeout(node_id.clone()));
+        self.stop_drain_timers(node_id);
         self.acts.changed |= self.drains.remove(node_id).is_some();
         self.notices.remove(node_id);
     }

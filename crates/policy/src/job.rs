@@ -7,7 +7,7 @@ use std::sync::Arc;
 use greenroom_placement::{JobRef, Needs};
 use greenroom_types::job::{JobInfo, JobState, JobWithHistory};
 use greenroom_types::node::ServiceRestarts;
-use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, Wall};
+use greenroom_types::{JobId, MigrationId, Mono, NodeId, Role, StartId, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::PlacementInfo;
@@ -63,6 +63,8 @@ pub(crate) struct JobRecord {
     /// The last instance that its worker refused, and how far the history went then: the refusal is
     /// told before the history shows it.
     pub(crate) refused: Option<Box<(Role, NodeId, u64)>>,
+    /// Start of an instance that a restored record does not know, once that was told (BIND-09).
+    pub(crate) unrecorded: Option<Box<StartId>>,
     /// Somebody stopped its instance; it stays stopped until it is defined or started anew.
     pub(crate) resting: bool,
     /// Instances that were told to stop, strays and sides of lost migrations, and when (BIND-08).
@@ -222,6 +224,7 @@ impl JobRecord {
             key_holder: None,
             awaits_remains: None,
             refused: None,
+            unrecorded: None,
             resting: false,
             strays: BTreeMap::new(),
             pending: None,

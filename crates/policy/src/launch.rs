@@ -491,7 +491,9 @@ impl Policy {
             }
             return;
         };
-        if self.hold_back(job_id, seq, counts, &failure, out) {
+        if self.hold_back(job_id, seq, counts, &failure, out)
+            || self.meet_unrecorded(job_id, seq, &failure, out)
+        {
             return;
         }
         if is_stopping_there(&failure)

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::effect::MirrorState;
 use crate::policy::Policy;
+use crate::purchases::TierMetrics;
 
 /// Cumulative counts since the stream was opened (METR-02).
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +47,8 @@ pub struct Metrics {
     pub jobs_dropped: u64,
     /// Gauges by pool: configured ones in order, then further ones by name (METR-03).
     pub pools: Vec<PoolMetrics>,
+    /// Counts by elastic tier, in the order of the settings (METR-10).
+    pub tiers: Vec<TierMetrics>,
     /// Bundles that are broken now, also those that hydrated as such (METR-07).
     pub broken_bundle_ids: Vec<BundleId>,
 }
@@ -84,6 +87,7 @@ impl Policy {
             bundles_broken: counters.bundles_broken,
             jobs_dropped: counters.jobs_dropped,
             pools: self.pool_metrics(),
+            tiers: self.tier_metrics(),
             broken_bundle_ids: self
                 .bundles
                 .iter()

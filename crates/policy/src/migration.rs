@@ -12,6 +12,7 @@ use greenroom_types::node::InstanceKey;
 use greenroom_types::{JobId, MigrationId, NodeId, Payload, Role, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::drain_retry::BESIDE_OTHER_COPY;
 use crate::effect::{Callback, Effects, PlacementContext, PlacementInfo};
 use crate::event::ApiId;
 use crate::history;
@@ -173,6 +174,8 @@ pub(crate) struct Migration {
     pub(crate) options: MigrateOptions,
     /// The caller that waits for the target's first call (MIGR-01).
     pub(crate) caller: Option<ApiId>,
+    /// A drain asked for it.
+    pub(crate) by_drain: bool,
     /// The start of the target was sent.
     pub(crate) start_sent: bool,
     /// The target is created and not running.
@@ -239,6 +242,7 @@ impl Policy {
         let migration = Migration {
             state,
             options,
+            by_drain: caller.is_none(),
             caller,
             start_sent: false,
             prepared: false,
@@ -323,10 +327,20 @@ impl Policy {
             return;
         };
         let job_id = info.job_id.clone();
+        let of_drain = self.migrations.active.get(id).filter(|it| it.by_drain);
+        let source = of_drain.map(|migration| migration.state.source_node_id.clone());
+        if let Some(source) = source
+            && self.must_stay_apart(&job_id, &decision)
+        {
+            self.note_kept_apart(&job_id, &source);
+            self.end_without_target(id, BESIDE_OTHER_COPY, out);
+            return;
+        }
         self.counters.placements_attempted += 1;
         out.callback(Callback::OnPlacementDecision(Box::new(info.clone())));
         if let Decision::Failure { reason, .. } = &decision {
-            let reason = reason.code().to_owned();
+            let tied = self.why_tied(&job_id);
+            let reason = tied.unwrap_or_else(|| reason.code().to_owned());
             self.tell_failure(info, out);
             self.end_without_target(id, &reason, out);
             return;

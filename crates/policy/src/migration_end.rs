@@ -9,7 +9,7 @@ use crate::calls::Purpose;
 use crate::effect::{Callback, Effect, Effects, ErrorInfo};
 use crate::event::{ApiAnswer, ApiError};
 use crate::job::{Binding, BindingState};
-use crate::migration::MigrationPhase;
+use crate::migration::{MigrationPhase, MigrationState};
 use crate::policy::Policy;
 
 /// Ended migrations that are still shown (MIGR-33).
@@ -208,12 +208,25 @@ impl Policy {
         }
     }
 
+    /// Keeps what ended in sight (MIGR-33). Attempts that found no place push out nothing else: of one
+    /// job only the last is kept, and of all that is kept they go first.
     fn file_ended(&mut self, id: &MigrationId) {
-        if let Some(migration) = self.migrations.active.remove(id) {
-            self.migrations.ended.push_back(migration.state);
-            if self.migrations.ended.len() > ENDED_MAX {
-                self.migrations.ended.pop_front();
+        let Some(migration) = self.migrations.active.remove(id) else {
+            return;
+        };
+        let state = migration.state;
+        let ended = &mut self.migrations.ended;
+        if is_bare(&state) {
+            let same =
+                |old: &MigrationState| is_bare(old) && old.source_job_id == state.source_job_id;
+            if let Some(at) = ended.iter().position(same) {
+                ended.remove(at);
             }
+        }
+        ended.push_back(state);
+        if ended.len() > ENDED_MAX {
+            let at = ended.iter().position(is_bare).unwrap_or(0);
+            ended.remove(at);
         }
     }
 
@@ -279,6 +292,11 @@ impl Policy {
         self.abort_migration(id, reason, out);
         Ok(())
     }
+}
+
+/// It never had a target: nothing of it was started, nothing changed.
+fn is_bare(state: &MigrationState) -> bool {
+    state.phase == MigrationPhase::Aborted && state.target_node_id.is_none()
 }
 
 /// What an abort has to take back at the Manager.

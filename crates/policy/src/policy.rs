@@ -227,6 +227,8 @@ impl Policy {
             }
             Timer::MigrationPhase(id) => self.end_phase(&id, out),
             Timer::DrainTimeout(node_id) => self.end_drain_time(&node_id, out),
+            // The look itself is part of the end of this input.
+            Timer::DrainRetry(_) => {}
             Timer::CloseGrace => self.close_channel(out),
             Timer::SpareTick => self.spare_tick(),
             Timer::SpareRetry(pool) => self.end_spare_wait(&pool),

@@ -14,6 +14,7 @@ use crate::effect::{Effects, ErrorInfo, MirrorState};
 use crate::event::CallFailure;
 use crate::node::{Ended, NodeRecord};
 use crate::policy::Policy;
+use crate::purchases::Trouble;
 use crate::settings::{TIER_BACKOFF_MAX, TIER_BACKOFF_MIN};
 use crate::timer::{Due, Timer};
 
@@ -51,6 +52,9 @@ pub(crate) struct TierRecord {
     pub(crate) state: TierState,
     /// A failure that no time can cure was told; not again until the tier delivers.
     pub(crate) told: bool,
+    /// Purchases that brought no node, and why the last one did not (PROV-15).
+    pub(crate) failed: u64,
+    pub(crate) trouble: Option<Trouble>,
     /// The present back-off; the next one is twice as long, up to a limit.
     pub(crate) backoff: Millis,
 }
@@ -229,6 +233,7 @@ impl Policy {
             }
             if let Wanted::Target(id) = wanted {
                 // The first call failed: nothing was started (MIGR-06).
+                self.note_place_lost(id);
                 self.end_without_target(id, &failure.to_string(), out);
             }
             let code = provider_code(&failure);
@@ -317,6 +322,13 @@ impl Policy {
             self.report(error, out);
         }
         self.note_spare_failed(node_id);
+        if let Some(key) = &tier {
+            let code = match code {
+                "" => String::new(),
+                code => format!(" ({code})"),
+            };
+            self.note_purchase_failed(key, &format!("{words}{code}"));
+        }
         self.targets_lose_node(node_id, out);
         let displaced = self.displace(node_id, out);
         if let Some(key) = tier {
@@ -350,7 +362,9 @@ impl Policy {
         self.note_spare_failed(node_id);
         self.targets_lose_node(node_id, out);
         let displaced = self.displace(node_id, out);
-        self.tier_failed(&(asked.pool, asked.tier), node_id);
+        let key = (asked.pool, asked.tier);
+        self.note_purchase_failed(&key, "the node did not start in time");
+        self.tier_failed(&key, node_id);
         if asked.wanted == Wanted::Unknown {
             self.forget_node(node_id);
         } else {
@@ -404,6 +418,7 @@ impl Policy {
                 )
             );
             if slow {
+                self.note_purchase_failed(&tier, "the node did not start in time");
                 self.tier_failed(&tier, node_id);
             } else {
                 self.probe_gone(&tier, node_id);
@@ -421,6 +436,9 @@ impl Policy {
             .fleet
             .tier_of(node_id)
             .map(|(p, t)| (p.name.clone(), t.name.clone()));
+        if let Some(key) = &tier {
+            self.note_tier_delivers(key);
+        }
         if let Some(key) = tier
             && let Some(record) = self.tiers.get_mut(&key)
             && record.state

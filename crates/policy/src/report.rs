@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-use greenroom_placement::{Request, place_traced};
+use greenroom_placement::{Domain, Request, place_traced, shared_domains};
 use greenroom_types::job::{JobInfo, JobInfoKind};
 use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, Millis, NodeId, Wall};
 use serde::{Deserialize, Serialize};
 
-use crate::drain::DrainJob;
+use crate::drain::{DrainJob, DrainStatus};
 use crate::effect::PlacementInfo;
 use crate::getters::DryRun;
 use crate::job::{BindingState, Cause, Standing};
 use crate::lease_wait::LeaseWait;
 use crate::migration::{MigrationPhase, MigrationState};
 use crate::policy::Policy;
+use crate::purchases::TierTrouble;
 use crate::timer::{Due, Timer};
 
 /// Everything that explains a job's place, or the lack of one.
@@ -52,6 +53,12 @@ pub struct Report {
     /// Its migration: the one under way, else the last that came to nothing here (MIGR-33).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationState>,
+    /// Tiers of its pool whose last purchase failed, while it has no place (PROV-15).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub purchases: Vec<TierTrouble>,
+    /// Forbidden domains that it shares with its other copy now (RESIL-03).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<Domain>,
     /// Counted restarts within the trailing hour.
     pub restarts: usize,
     /// Its ceiling; none for `drop`.
@@ -82,6 +89,8 @@ impl Policy {
             lease: None,
             drain: None,
             migration: None,
+            purchases: Vec::new(),
+            shares: Vec::new(),
             restarts: 0,
             restart_limit: None,
             last_failure: None,
@@ -121,6 +130,15 @@ impl Policy {
         report.lease = self.lease_wait(job_id);
         report.drain = self.drain_entry(job_id).cloned();
         report.migration = self.migration_told(job_id, report.node_id.as_ref());
+        let stuck = report.drain.as_ref();
+        let stuck = stuck.is_some_and(|entry| entry.status == DrainStatus::Stuck);
+        if report.trial.is_some() || stuck {
+            report.purchases = self.troubles_of(job_id);
+        }
+        report.shares = report
+            .node_id
+            .as_ref()
+            .map_or_else(Vec::new, |node_id| self.shares_at(job_id, node_id));
         report.restarts = job.restarts_at(now);
         report.restart_limit = self
             .spec(job_id)
@@ -133,6 +151,19 @@ impl Policy {
             .map(|(node_id, until)| (node_id.clone(), *until - now))
             .collect();
         report
+    }
+
+    /// What it shares with its other copy there, a decision of which may be older than its record.
+    fn shares_at(&self, job_id: &JobId, node_id: &NodeId) -> Vec<Domain> {
+        let spot = self.jobs.get(job_id).and_then(|job| job.spot.as_ref());
+        let bundle = spot.and_then(|spot| Some((spot, self.bundle(&spot.bundle_id)?)));
+        let Some((spot, bundle)) = bundle else {
+            return Vec::new();
+        };
+        let request = Request::new(&bundle, spot.replica_index, &spot.job_name);
+        request.map_or_else(Vec::new, |request| {
+            shared_domains(&self.fleet, &request.of_job(job_id), node_id)
+        })
     }
 
     fn migration_told(&self, job_id: &JobId, node_id: Option<&NodeId>) -> Option<MigrationState> {
@@ -200,6 +231,9 @@ impl fmt::Display for Report {
         }
         if let Some(left) = self.waits_for {
             write!(f, ", tried again in {left}")?;
+        }
+        for trouble in &self.purchases {
+            write!(f, ", {trouble}")?;
         }
         if self.restarts > 0 {
             write!(f, ", {} restarts within the hour", self.restarts)?;

@@ -397,6 +397,7 @@ impl Policy {
     /// Targets on a node that is gone.
     pub(crate) fn targets_lose_node(&mut self, node_id: &NodeId, out: &mut Effects) {
         for id in self.targets_on(node_id) {
+            self.note_place_lost(&id);
             self.target_lost(&id, "the node of the target is gone", out);
         }
     }

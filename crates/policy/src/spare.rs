@@ -159,6 +159,7 @@ impl Policy {
             } else if count.live > target {
                 self.shed(&entry, count.live - target, out);
             }
+            self.end_replaced(&entry, out);
         }
         // What the pass did itself is no reason for another one.
         self.spares.due = false;
@@ -266,6 +267,44 @@ impl Policy {
         for (_, _, node_id) in victims.into_iter().take(excess) {
             self.terminate(&node_id, None, out);
         }
+    }
+
+    /// Terminates bought spares that would take no start, once as many as are wanted are there and have
+    /// said that they would (SPARE-25).
+    fn end_replaced(&mut self, entry: &HotSpare, out: &mut Effects) {
+        let ready = |node_id: &&NodeId| {
+            self.is_live_spare(node_id) && self.fleet.inventory(node_id).is_some()
+        };
+        if self.spares_of(&entry.pool).filter(ready).count() < entry.target_count as usize {
+            return;
+        }
+        let dead: Vec<NodeId> = self
+            .spares_of(&entry.pool)
+            .filter(|node_id| self.is_dead_spare(node_id))
+            .cloned()
+            .collect();
+        for node_id in dead {
+            self.terminate(&node_id, None, out);
+        }
+    }
+
+    /// A spare that was bought and takes no start: its disk is nearly full or its engine does not answer.
+    /// Its worker is heard and names no instance, no job is bound to it, and none of its own is ending.
+    fn is_dead_spare(&self, node_id: &NodeId) -> bool {
+        let Some(picture) = self.fleet.inventory(node_id) else {
+            return false;
+        };
+        let record = self.nodes.get(node_id);
+        let drained = self.drains.get(node_id);
+        (picture.disk_low || picture.is_runtime_down())
+            && picture.assigned_jobs.is_empty()
+            && self.fleet.jobs_on(node_id).is_empty()
+            && !self.remains_at.contains_key(node_id)
+            && self.is_standing_spare(node_id)
+            && self.fleet.is_reachable(node_id)
+            && record.is_some_and(NodeRecord::is_auto)
+            && self.is_bought(node_id)
+            && drained.is_none_or(|drain| !drain.state.phase.is_open())
     }
 
     /// Terminates bought spares of pools that want none (SPARE-14).

@@ -53,6 +53,8 @@ pub enum Timer {
     MigrationPhase(MigrationId),
     /// A drain's time is over (DRAIN-02).
     DrainTimeout(NodeId),
+    /// A drain may look for room again (DRAIN-06).
+    DrainRetry(NodeId),
     /// Calls of the wind-down were given their time (LIFE-05).
     CloseGrace,
     /// The spare reconciler's tick (CONF-08).

@@ -176,6 +176,13 @@ fn ended(output: Output, state: &DrainState) -> Outcome {
         .collect::<Vec<_>>()
         .join(", ");
     let why = state.reason.as_deref().unwrap_or("no reason was given");
+    // What went down with the node and has a new one has no reason (DRAIN-24).
+    let without: Vec<String> = state
+        .jobs
+        .iter()
+        .filter(|job| job.status == DrainStatus::Terminated && job.reason.is_some())
+        .map(|job| job.job_id.to_string())
+        .collect();
     match state.phase {
         DrainPhase::Partial => Err(Failure::failed(format!(
             "{node_id} was not emptied in time and goes on, cordoned; still on it: {left_text}"
@@ -184,6 +191,13 @@ fn ended(output: Output, state: &DrainState) -> Outcome {
         DrainPhase::Failed => Err(Failure::failed(format!(
             "the drain of {node_id} came to nothing: {why}"
         ))),
+        _ if !without.is_empty() => Err(Failure::failed(format!(
+            "{node_id} ends, and what was on it has no other node: {}",
+            without.join(", ")
+        ))
+        .hint(
+            "they start as soon as there is room; `greenroom why JOB` says what stands in the way",
+        )),
         _ if output.json => Ok(()),
         _ => output.text(&format!("node {node_id} is drained and ends")),
     }

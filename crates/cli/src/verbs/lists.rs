@@ -121,7 +121,10 @@ impl Pending {
                 table.row(vec![job_id.to_string(), told]);
             }
             for job_id in &pending.unplaced {
-                let told = format!("a place; `greenroom why {job_id}`");
+                let mut told = format!("a place; `greenroom why {job_id}`");
+                for trouble in pending.not_bought.get(job_id).into_iter().flatten() {
+                    told.push_str(&format!("; {trouble}"));
+                }
                 table.row(vec![job_id.to_string(), told]);
             }
             table.render()
@@ -152,7 +155,10 @@ fn metrics_in_words(metrics: &Metrics) -> String {
             "placements whose call failed",
             metrics.placements_dispatch_failed,
         ),
-        ("nodes that could not be bought", metrics.provisions_failed),
+        (
+            "nodes that could not be bought",
+            metrics.tiers.iter().map(|tier| tier.purchases_failed).sum(),
+        ),
         ("starts rejected by workers", metrics.jobs_rejected),
         ("bundles broken", metrics.bundles_broken),
         ("jobs given up", metrics.jobs_dropped),

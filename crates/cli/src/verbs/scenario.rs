@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use greenroom_sdk::types::Mono;
 use greenroom_sim::{Keep, Observer, Options, Outcome as Played, check_file, run_observed};
-use greenroom_types::Mono;
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};

@@ -81,6 +81,8 @@ fn report() -> Report {
         migration: None,
         restarts: 0,
         restart_limit: None,
+        purchases: Vec::new(),
+        shares: Vec::new(),
         last_failure: None,
         excluded: Vec::new(),
     }

@@ -47,6 +47,9 @@ impl World {
                 target_role,
                 ..
             } => format!("abortMigration {job_id} {target_role}"),
+            Call::AdoptInstance { node_id, key, .. } => {
+                format!("adopt {key} on {}", self.short(node_id))
+            }
             Call::CreateJob(job) => format!("createJob {}", job.job_id),
             Call::DeleteJob(job_id) => format!("deleteJob {job_id}"),
             Call::DeleteBundle(bundle_id) => format!("deleteBundle {bundle_id}"),

@@ -199,6 +199,7 @@ fn a_job_without_a_place_is_tried_when_there_may_be_one() {
     drain(&mut w, "n", overlap()).unwrap();
     assert_eq!(phase(&w, "n"), DrainPhase::Waiting);
     w.joins("m", 4.0);
+    w.at(w.now.mono.0 + SECOND);
     assert_eq!(phase(&w, "n"), DrainPhase::Migrating);
 }
 

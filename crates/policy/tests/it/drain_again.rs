@@ -216,3 +216,44 @@ fn a_protected_job_is_not_moved_by_overlap() {
     assert_eq!(w.calls(), [""; 0]);
     assert!(w.policy.migrations().is_empty());
 }
+
+// spec: DRAIN-06, MIGR-33
+#[test]
+fn what_waits_for_room_fills_no_history() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    for id in ["a", "b"] {
+        w.submit(bundle(id, json!([job("e")])));
+        w.runs(&format!("{id}.0.e"));
+    }
+    w.at(10_000);
+    drain(&mut w, by(Strategy::Overlap));
+    for again in 1..=50 {
+        // A person insists; each time the answer is no.
+        drain(&mut w, DrainOptions::default());
+        w.joins(&format!("small-{again}"), 0.5);
+    }
+    let ended = w.policy.migrations();
+    assert_eq!(ended.len(), 2, "the last attempt of each: {ended:?}");
+    w.took();
+    for again in 1..=50 {
+        w.at(20_000 + again * 10);
+        w.joins(&format!("smaller-{again}"), 0.25);
+    }
+    let acts = w.acts();
+    let vain = acts.iter().filter(|line| line.contains("a.0.e")).count();
+    assert_eq!(vain, 0, "{acts:?}");
+}
+
+// spec: DRAIN-06
+#[test]
+fn room_is_looked_for_once_a_second_and_not_forgotten_in_between() {
+    let mut w = alone_on_n();
+    drain(&mut w, by(Strategy::Overlap));
+    w.joins("small", 0.5);
+    w.joins("m", 4.0);
+    assert_eq!(entry(&w, "a.0.e").status, DrainStatus::Stuck, "not yet");
+    w.at(10_999);
+    assert_eq!(entry(&w, "a.0.e").status, DrainStatus::Stuck);
+    w.at(11_000);
+    assert_eq!(entry(&w, "a.0.e").status, DrainStatus::Migrating);
+}

@@ -148,6 +148,7 @@ fn a_blocked_drain_names_what_blocks_it_once_for_each_change() {
     }
     assert_eq!(told(&w).len(), first.len());
     w.joins("m", 4.0);
+    w.at(w.now.mono.0 + SECOND);
     assert_eq!(told(&w).last().unwrap().0, DrainPhase::Migrating);
 }
 

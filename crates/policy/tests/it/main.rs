@@ -29,5 +29,6 @@ mod remains;
 mod restart;
 mod schedule;
 mod spare;
+mod unrecorded;
 mod upgrade;
 mod world;

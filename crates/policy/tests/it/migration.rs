@@ -10,7 +10,7 @@ use greenroom_types::stream::{MigrationSignal, StreamEvent};
 use greenroom_types::{JobId, MigrationId, Payload, Role, StartId};
 use serde_json::json;
 
-use crate::world::{World, bundle, fixed, job, needing, refused, sized};
+use crate::world::{World, bundle, cloud, fixed, job, needing, refused, sized};
 
 const SECOND: u64 = 1_000;
 
@@ -742,19 +742,43 @@ fn ended_migrations_are_still_shown() {
     assert!(m.w.policy.migration_for_job(&JobId::new("a.0.e")).is_none());
     assert_eq!(m.w.policy.migrations().len(), 1);
     assert!(m.w.policy.migration_by_id(&m.id).is_some());
-    // Nothing takes the job now, so each ends at once.
-    for count in 2..=1_001 {
+    // Nothing takes the job now, so each ends at once: they push out only each other.
+    for _ in 0..1_001 {
         m.w.api(ApiCall::MigrateJob {
             job_id: "a.0.e".into(),
             options: MigrateOptions::default(),
         });
-        if count >= 1_000 {
-            let shown = m.w.policy.migrations();
-            assert_eq!(shown.len(), 1_000);
-            let first = shown.iter().any(|it| it.migration_id == m.id);
-            assert_eq!(first, count == 1_000, "the oldest goes");
-        }
     }
+    let shown = m.w.policy.migrations();
+    assert_eq!(shown.len(), 2);
+    assert!(shown.iter().any(|it| it.migration_id == m.id));
+}
+
+// spec: MIGR-33
+#[test]
+fn a_thousand_that_had_a_target_are_kept() {
+    let mut w = World::with(cloud(), &[]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.joins("@1", 4.0);
+    w.runs("a.0.e");
+    let mut ids = Vec::new();
+    for _ in 0..1_002 {
+        let id = w.api(ApiCall::MigrateJob {
+            job_id: "a.0.e".into(),
+            options: MigrateOptions::default(),
+        });
+        let Ok(ApiAnswer::Migration(id)) = w.results[&id].clone() else {
+            panic!("{:?}", w.results[&id])
+        };
+        ids.push(id.clone());
+        w.api(ApiCall::AbortMigration {
+            migration_id: id,
+            reason: "no".to_owned(),
+        });
+    }
+    assert_eq!(w.policy.migrations().len(), 1_000);
+    let kept = |id| w.policy.migration_by_id(id).is_some();
+    assert!(!kept(&ids[1]) && kept(&ids[2]), "the oldest go");
 }
 
 // spec: BIND-08, MIGR-29

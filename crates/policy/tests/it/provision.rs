@@ -467,3 +467,51 @@ fn a_probe_that_goes_for_another_reason_may_be_followed_by_one_more() {
     w.stopping_for("@2", NodeStoppingReason::UserRequested);
     assert_eq!(w.calls(), ["create @3 c4 in t1"]);
 }
+
+// spec: PROV-15, METR-10
+#[test]
+fn why_nothing_could_be_bought_is_told_until_a_node_comes_up() {
+    let mut w = World::with(cloud(), &[]);
+    let unknown = refused(Status::FailedPrecondition, "unknown_provider");
+    w.refuse("CreateAwsNode", 1, unknown);
+    w.submit(bundle("a", json!([job("e")])));
+    assert_eq!(w.node_of("a.0.e"), None);
+    let told = w.policy.explain(&"a.0.e".into());
+    let [trouble] = &told.purchases[..] else {
+        panic!("{told:?}")
+    };
+    assert!(trouble.reason.contains("unknown_provider"), "{trouble:?}");
+    assert_eq!((trouble.tier.as_str(), trouble.in_a_row), ("t1", 1));
+    assert_eq!(trouble.again_in.map(|left| left.0), Some(60 * SECOND));
+    assert!(trouble.to_string().contains("asked again in"), "{trouble}");
+    let tiers = |w: &World| {
+        let tiers = w.metrics().tiers;
+        let counts = tiers
+            .iter()
+            .map(|it| (it.tier_name.to_string(), it.purchases_failed));
+        counts.collect::<Vec<_>>()
+    };
+    assert_eq!(tiers(&w), [("t1".to_owned(), 1)]);
+    assert_eq!(w.metrics().provisions_failed, 0, "nothing was accepted");
+
+    // One that was accepted and fails later counts as well, and its words take the place of the others.
+    w.at(60 * SECOND);
+    let node = w.node_of("a.0.e").unwrap();
+    let node_id = w.long(&node);
+    w.send(StreamEvent::NodeStopping {
+        node_id,
+        reason: NodeStoppingReason::CreateFailed,
+        detail: "no quota left".to_owned(),
+        provider_code: "VcpuLimitExceeded".to_owned(),
+    });
+    let told = w.policy.troubles_of(&"a.0.e".into());
+    assert_eq!(told[0].reason, "no quota left (VcpuLimitExceeded)");
+    assert_eq!(told[0].in_a_row, 2);
+    assert_eq!(tiers(&w), [("t1".to_owned(), 2)]);
+
+    w.at(w.now.mono.0 + 120 * SECOND);
+    let node = w.node_of("a.0.e").unwrap();
+    w.joins(&node, 4.0);
+    assert_eq!(w.policy.troubles_of(&"a.0.e".into()), []);
+    assert_eq!(tiers(&w), [("t1".to_owned(), 2)], "counters only grow");
+}

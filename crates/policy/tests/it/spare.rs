@@ -457,12 +457,51 @@ fn a_spare_that_would_take_no_job_does_not_count_until_it_would() {
         let count = w.policy.spare_count(&"p".into());
         assert_eq!((count.live, count.pending), (0, 1));
         assert_eq!(w.metrics().pools[0].live_spares, 0);
+        tell(&mut w, inventory(4.0));
         w.joins("@2", 4.0);
         w.at(2_000);
-        assert_eq!(w.calls(), [""; 0], "nor is it an excess");
-        tell(&mut w, inventory(4.0));
         assert_eq!(w.calls().len(), 1, "one of the two is too many now");
     }
+}
+
+// spec: SPARE-25
+#[test]
+fn a_spare_that_takes_no_start_is_ended_when_it_is_replaced() {
+    let down = NodeInventory {
+        runtime: RUNTIME_UNAVAILABLE.to_owned(),
+        ..inventory(4.0)
+    };
+    let busy = NodeInventory {
+        assigned_jobs: vec![greenroom_types::inventory::AssignedJob {
+            job_id: "x.0.e".into(),
+            ..Default::default()
+        }],
+        ..down.clone()
+    };
+    let mut w = ready(1);
+    let node_id = w.long("@1");
+    let tell = |w: &mut World, picture: &NodeInventory| {
+        w.send(StreamEvent::NodeInventoryUpdated {
+            node_id: node_id.clone(),
+            inventory: Arc::new(picture.clone()),
+        });
+    };
+    tell(&mut w, &down);
+    assert_eq!(w.calls(), ["create @2 c4 in t1"]);
+    w.hello("@2");
+    assert!(
+        w.calls().is_empty(),
+        "nobody knows yet whether it is any better"
+    );
+    tell(&mut w, &busy);
+    w.picture("@2", 4.0);
+    assert!(w.calls().is_empty(), "something is there");
+    tell(&mut w, &down);
+    assert_eq!(w.calls(), ["terminate @1"]);
+    let count = w.policy.spare_count(&"p".into());
+    assert_eq!((count.live, count.pending), (1, 0));
+    tell(&mut w, &down);
+    assert!(w.calls().is_empty(), "once");
 }
 
 // spec: SPARE-21
