@@ -161,7 +161,7 @@ fn one_profile_must_offer_everything_together() {
     assert!(!found.is_ok());
     assert_eq!(
         found.errors[0].message,
-        "job e: needs 1.5 of a GPU; no node of pool live that has 4 vCPU free offers that as well"
+        "job e: needs a share of 1.5 on one GPU; no node of pool live that has 4 vCPU free offers that as well"
     );
     let model = wants(4.0, |it| {
         it.required_gpu_capacity = 0.5;
