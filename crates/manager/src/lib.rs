@@ -11,6 +11,7 @@ mod acks;
 mod api;
 mod backup;
 mod clock;
+mod cluster_log;
 mod conductor;
 mod doors;
 mod engine;

@@ -19,6 +19,7 @@ use crate::api::limits::LimitsLayer;
 use crate::api::{Beside, Chain, HealthApi, LogsApi, ManagerApi};
 use crate::backup;
 use crate::clock::SystemClock;
+use crate::cluster_log::ClusterLog;
 use crate::conductor::{self, Conductor};
 use crate::doors::Doors;
 use crate::engine::{Engine, Fixed};
@@ -52,6 +53,10 @@ pub struct Running {
     backing_up: JoinHandle<()>,
     watching: JoinHandle<()>,
     metrics: Option<MetricsServer>,
+    cluster_log: Arc<ClusterLog>,
+    chronicling: JoinHandle<()>,
+    /// The term in which this member is primary.
+    term: u64,
 }
 
 /// Why a Manager did not start. Nothing was changed.
@@ -198,6 +203,10 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     for order in standing.orders {
         links.order(revision, order);
     }
+    let cluster_log = Arc::new(ClusterLog::open(&settings.data_dir));
+    let term = engine.store().info().map_or(0, |info| info.term);
+    cluster_log.begin(clock.now(), term, &boot).await;
+    let chronicling = tokio::spawn(Arc::clone(&cluster_log).keep(engine.clone(), term));
     let backing_up = tokio::spawn(backup::regularly(engine.clone(), settings.backup_every));
 
     let audience = engine.store().identity().cluster.clone();
@@ -226,6 +235,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         chain,
         overrides,
         boot: boot.clone(),
+        cluster_log: Arc::clone(&cluster_log),
         acknowledge: settings.links.acknowledge,
     };
     let api = ManagerApi::new(engine.clone(), beside);
@@ -258,6 +268,9 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         backing_up,
         watching,
         metrics,
+        cluster_log,
+        chronicling,
+        term,
     })
 }
 
@@ -379,6 +392,10 @@ impl Running {
         if let Err(error) = self.backing_up.await {
             tracing::error!(%error, "the task of regular backups failed");
         }
+        self.chronicling.abort();
+        self.cluster_log
+            .end(self.engine.clock().now(), self.term)
+            .await;
         let closed = self.engine.store().shutdown().await;
         if let Err(error) = self.conducting.await {
             tracing::error!(%error, "the conductor failed");

@@ -58,9 +58,10 @@ pub use greenroom_types as types;
 pub use initial::{InitialState, RunningNode, SnapshotJob, StartingNode, StoppingNode};
 pub use link::{Announce, ConnectionState, NO_MANAGER, RawClient, plain_cause};
 pub use methods::{
-    AbortMigration, AuditPage, AuditPruned, AuditQuery, BundleChanges, BundleCreated,
-    ClusterStatus, ControlPlane, EditTags, FleetPublished, FleetRotated, IdleExpiry, KvList,
-    Member, NodeTags, PausedLeases, ResumedLeases, Slot, StoreFile, StoreInfo, Token, UpdateBundle,
+    AbortMigration, AuditPage, AuditPruned, AuditQuery, BundleChanges, BundleCreated, ClusterEvent,
+    ClusterEventQuery, ClusterStatus, ControlPlane, EditTags, FleetPublished, FleetRotated,
+    IdleExpiry, KvList, Member, NodeTags, PausedLeases, ResumedLeases, Slot, StoreFile, StoreInfo,
+    Token, UpdateBundle,
 };
 pub use settings::{EventGroup, EventSettings, Retry, Settings};
 pub use version::{HelloInfo, Protocol, Skew, VersionInfo};

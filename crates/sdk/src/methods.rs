@@ -20,7 +20,9 @@ pub use audit::{AuditPage, AuditPruned, AuditQuery};
 pub use fleet::{FleetPublished, FleetRotated};
 pub use kv::KvList;
 pub use leases::{PausedLeases, ResumedLeases};
-pub use member::{ClusterStatus, ControlPlane, Member, StoreFile, StoreInfo};
+pub use member::{
+    ClusterEvent, ClusterEventQuery, ClusterStatus, ControlPlane, Member, StoreFile, StoreInfo,
+};
 
 use greenroom_types::call::Reply;
 use greenroom_types::{BundleId, JobId, MigrationId, NodeId, Role, Tags};

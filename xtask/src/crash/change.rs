@@ -89,6 +89,7 @@ const READS: &[&str] = &[
     "EventStream",
     "GetAuditLog",
     "GetBundle",
+    "GetClusterEvents",
     "GetClusterStatus",
     "GetDiscoveryFleet",
     "GetLeaseStatus",

@@ -1,7 +1,8 @@
 //! Calls about this very member: the control plane beside it, how it stands, its store. They ask no
 //! quorum.
 
-use greenroom_proto::convert::common::write_time;
+use greenroom_proto::convert::call::refuse;
+use greenroom_proto::convert::common::{read_time_optional, write_time};
 use greenroom_proto::convert::refusal::write_refusal;
 use greenroom_proto::manager as pb;
 use greenroom_store::{BootOutcome, StoreInfo};
@@ -10,8 +11,12 @@ use greenroom_types::{Millis, Wall};
 use tonic::{Request, Response};
 
 use super::ManagerApi;
+use crate::cluster_log::{Entry, Query};
 use crate::planes::Plane;
 
+/// Entries of an answer where none are asked for, and most (CLUST-24).
+const EVENTS_DEFAULT: usize = 100;
+const EVENTS_MAX: usize = 1_000;
 /// Longest url (CTRL-01).
 const URL_MAX: usize = 512;
 /// Times between two announcements (CTRL-01).
@@ -91,6 +96,30 @@ impl ManagerApi {
         })
     }
 
+    /// This member's own log, newest first (CLUST-24).
+    pub(super) fn cluster_events(
+        &self,
+        request: pb::GetClusterEventsRequest,
+    ) -> Result<pb::GetClusterEventsResponse, tonic::Status> {
+        let since = read_time_optional(request.since, "since")
+            .map_err(|error| write_refusal(&refuse(error)))?;
+        let query = Query {
+            limit: match request.limit as usize {
+                0 => EVENTS_DEFAULT,
+                limit => limit.min(EVENTS_MAX),
+            },
+            before_seq: (request.before_seq > 0).then_some(request.before_seq),
+            since,
+            kinds: request.kinds,
+        };
+        let member = self.engine().member();
+        let events = self.0.cluster_log.find(&query).into_iter();
+        Ok(pb::GetClusterEventsResponse {
+            member: member.to_owned(),
+            events: events.map(|entry| write_event(member, entry)).collect(),
+        })
+    }
+
     /// The store, what this start did to it, and how the overrides file stands (STORE-07, OVR-03).
     pub(super) fn store_info(&self) -> Result<pb::GetStoreInfoResponse, tonic::Status> {
         let info = self.store_now()?;
@@ -142,6 +171,19 @@ impl ManagerApi {
                 "the store's folder cannot be read; see the Manager's log",
             ))
         })
+    }
+}
+
+fn write_event(member: &str, entry: Entry) -> pb::ClusterEvent {
+    pb::ClusterEvent {
+        member: member.to_owned(),
+        seq: entry.seq,
+        at: Some(write_time(entry.at)),
+        term: entry.term,
+        kind: entry.kind,
+        text: entry.text,
+        details: entry.details.into_iter().collect(),
+        repeated: entry.repeated,
     }
 }
 

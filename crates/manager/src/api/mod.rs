@@ -27,6 +27,7 @@ use greenroom_types::Wall;
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::node::NodeInfo;
 
+use crate::cluster_log::ClusterLog;
 use crate::engine::{Caller, Engine};
 use crate::guard::Doorkeeper;
 use crate::links::Links;
@@ -55,6 +56,7 @@ struct Parts {
     doorkeeper: Doorkeeper,
     overrides: Arc<OverridesFile>,
     boot: BootReport,
+    cluster_log: Arc<ClusterLog>,
     /// When this start took over.
     since: Wall,
     /// A flip waits this long for workers (DISC-06).
@@ -71,6 +73,7 @@ pub(crate) struct Beside {
     pub(crate) overrides: Arc<OverridesFile>,
     /// What this start did to the store.
     pub(crate) boot: BootReport,
+    pub(crate) cluster_log: Arc<ClusterLog>,
     /// A flip of the discovery secret waits this long for workers.
     pub(crate) acknowledge: Duration,
 }
@@ -85,6 +88,7 @@ impl ManagerApi {
             chain,
             overrides,
             boot,
+            cluster_log,
             acknowledge,
         } = beside;
         let since = engine.clock().now().wall;
@@ -99,6 +103,7 @@ impl ManagerApi {
             doorkeeper: Doorkeeper::default(),
             overrides,
             boot,
+            cluster_log,
             since,
             acknowledge,
         }))

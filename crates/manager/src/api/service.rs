@@ -214,6 +214,14 @@ macro_rules! calls {
                 self.cluster_status().map(Response::new)
             }
 
+            async fn get_cluster_events(
+                &self,
+                request: Request<pb::GetClusterEventsRequest>,
+            ) -> Result<Response<pb::GetClusterEventsResponse>, Status> {
+                self.caller(&request)?;
+                self.cluster_events(request.into_inner()).map(Response::new)
+            }
+
             async fn get_store_info(
                 &self,
                 request: Request<pb::GetStoreInfoRequest>,

@@ -11,6 +11,7 @@ mod hard;
 mod jobs;
 mod kv;
 mod leases;
+mod member;
 mod metrics;
 mod nodes;
 mod phases;

@@ -132,6 +132,7 @@ const CALLS: &[(&str, u32)] = &[
     ("GetLeaseStatus", 6),
     ("PublishDiscoveryFleet", 4),
     ("GetClusterStatus", 5),
+    ("GetClusterEvents", 5),
     ("GetDiscoveryFleet", 7),
     ("RotateDiscoveryTierSecret", 7),
     ("PublishAccessReplica", 8),

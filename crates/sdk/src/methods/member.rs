@@ -1,9 +1,10 @@
 //! Calls about one member of the Manager: how it stands, its store, the control plane beside it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use greenroom_proto::convert::WireError;
-use greenroom_proto::convert::common::read_time_optional;
+use greenroom_proto::convert::common::{read_time_optional, read_time_or_zero, write_time};
 use greenroom_proto::manager;
 use greenroom_types::Wall;
 
@@ -55,6 +56,51 @@ pub struct Member {
     pub build: String,
     /// The control plane beside it, if one was announced.
     pub control_plane: Option<ControlPlane>,
+}
+
+/// Which entries of a member's cluster log are wanted (CLUST-24).
+///
+/// ```
+/// let query = greenroom_sdk::ClusterEventQuery { kinds: vec!["role".into()], ..Default::default() };
+/// assert_eq!(query.limit, 0);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterEventQuery {
+    /// At most so many; 0 means 100, and more than 1 000 are never told at once.
+    pub limit: u32,
+    /// Only entries before this number.
+    pub before_seq: Option<u64>,
+    /// Only entries from this time on.
+    pub since: Option<Wall>,
+    /// Only entries of these kinds; empty for all.
+    pub kinds: Vec<String>,
+}
+
+/// One entry of a member's cluster log (CLUST-24).
+///
+/// ```no_run
+/// # fn example(event: greenroom_sdk::ClusterEvent) {
+/// println!("{} {} {}", event.seq, event.kind, event.text);
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterEvent {
+    /// The member that tells it.
+    pub member: String,
+    /// Its number in that member's log.
+    pub seq: u64,
+    /// When.
+    pub at: Wall,
+    /// The term of the primary then.
+    pub term: u64,
+    /// Kind, as `role` or `disk`.
+    pub kind: String,
+    /// What happened.
+    pub text: String,
+    /// Named values.
+    pub details: BTreeMap<String, String>,
+    /// How many more of the same within 10 s it stands for (CLUST-25).
+    pub repeated: u32,
 }
 
 /// How the Manager's cluster stands, as one member sees it (CLUST-10).
@@ -160,6 +206,22 @@ impl TryFrom<manager::ClusterMember> for Member {
     }
 }
 
+impl TryFrom<manager::ClusterEvent> for ClusterEvent {
+    type Error = WireError;
+    fn try_from(event: manager::ClusterEvent) -> Result<Self, WireError> {
+        Ok(Self {
+            member: event.member,
+            seq: event.seq,
+            at: read_time_or_zero(event.at, "at")?,
+            term: event.term,
+            kind: event.kind,
+            text: event.text,
+            details: event.details.into_iter().collect(),
+            repeated: event.repeated,
+        })
+    }
+}
+
 impl TryFrom<manager::StoreInfo> for StoreFile {
     type Error = WireError;
     fn try_from(file: manager::StoreInfo) -> Result<Self, WireError> {
@@ -205,6 +267,38 @@ impl Client {
             })
             .await?;
         read_all(METHOD, "members", answer.members)
+    }
+
+    /// What happened to the member that is called, newest first (CLUST-24).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] `bad_timestamp`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: greenroom_sdk::Client) -> Result<(), greenroom_sdk::Error> {
+    /// for event in client.get_cluster_events(Default::default()).await? {
+    ///     println!("{} {}", event.kind, event.text);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn get_cluster_events(
+        &self,
+        query: ClusterEventQuery,
+    ) -> Result<Vec<ClusterEvent>, Error> {
+        const METHOD: &str = "GetClusterEvents";
+        let request = manager::GetClusterEventsRequest {
+            limit: query.limit,
+            before_seq: query.before_seq.unwrap_or(0),
+            since: query.since.map(write_time),
+            kinds: query.kinds,
+        };
+        let answer = self
+            .read(METHOD, request, |mut raw, request| async move {
+                raw.get_cluster_events(request).await
+            })
+            .await?;
+        read_all(METHOD, "events", answer.events)
     }
 
     /// How the Manager's cluster stands (CLUST-10).

@@ -1,0 +1,111 @@
+//! A cluster of one: how it stands, and what its only member tells of itself.
+
+use greenroom_sdk::ClusterEventQuery;
+use greenroom_testkit::{TestManager, job, within};
+
+fn of_kind(kind: &str) -> ClusterEventQuery {
+    ClusterEventQuery {
+        kinds: vec![kind.to_owned()],
+        ..ClusterEventQuery::default()
+    }
+}
+
+// spec: CLUST-24, CLUST-25
+#[tokio::test]
+async fn a_member_tells_of_its_starts_and_ends_over_all_of_them_and_of_its_disk() {
+    let mut manager = TestManager::start().await;
+    manager.end().await;
+    // No disk has as much free as is asked for now.
+    manager.settings().min_free_bytes = u64::MAX;
+    manager.run().await;
+    manager.kill().await;
+    manager.run().await;
+    let client = manager.client().await;
+    let told = client.get_cluster_events(of_kind("role")).await.unwrap();
+    // What was killed could not say that it stops. Each start has a term of its own, and none is another's repeat.
+    let short: Vec<_> = told
+        .iter()
+        .map(|it| (it.text.as_str(), it.repeated))
+        .collect();
+    let (begun, ended) = ("this member is primary", "this member stops");
+    assert_eq!(short, [(begun, 0), (begun, 0), (ended, 0), (begun, 0)]);
+    assert!(told.is_sorted_by(|newer, older| newer.seq > older.seq && newer.at >= older.at));
+    assert_eq!(told[0].details["cause"], "started");
+    let status = client.get_cluster_status().await.unwrap();
+    assert_eq!(
+        (&told[0].member, told[0].term),
+        (&status.member, status.term)
+    );
+
+    let disk = within("news of the disk", async {
+        loop {
+            let told = client.get_cluster_events(of_kind("disk")).await.unwrap();
+            if let Some(newest) = told.into_iter().next() {
+                return newest;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert_eq!(disk.text, "the disk is nearly full");
+    let older = ClusterEventQuery {
+        limit: 1,
+        before_seq: Some(told[0].seq),
+        ..of_kind("role")
+    };
+    let older = client.get_cluster_events(older).await.unwrap();
+    assert_eq!(older, told[1..2]);
+    let later = ClusterEventQuery {
+        since: Some(greenroom_sdk::types::Wall(told[0].at.0 + 3_600_000)),
+        ..ClusterEventQuery::default()
+    };
+    assert_eq!(client.get_cluster_events(later).await.unwrap(), []);
+}
+
+// spec: CLUST-10
+#[tokio::test]
+async fn a_member_alone_is_primary_of_itself_and_can_spare_nobody() {
+    let mut manager = TestManager::start().await;
+    let client = manager.client().await;
+    let before = client.get_cluster_status().await.unwrap();
+    client.create_job(job("a")).await.unwrap();
+    client
+        .announce_control_plane("https://control.example:7000", None)
+        .await
+        .unwrap();
+    let status = client.get_cluster_status().await.unwrap();
+    assert_eq!(
+        (status.role.as_str(), &status.primary),
+        ("primary", &status.member)
+    );
+    assert_eq!((status.generation, status.term), (1, before.term));
+    assert!(status.index > before.index, "{before:?} {status:?}");
+    let votes = (status.quorum_needed, status.quorum_present);
+    assert_eq!((votes, status.fault_tolerance), ((1, 1), 0));
+    assert_eq!(status.warnings, [""; 0]);
+    let [own] = &status.members[..] else {
+        panic!("{status:?}")
+    };
+    assert_eq!(
+        (&own.name, own.kind.as_str(), own.state.as_str(), own.voting),
+        (&status.member, "full", "primary", true)
+    );
+    let plane = own.control_plane.as_ref().expect("the one announced");
+    assert_eq!(
+        (plane.url.as_str(), plane.stale),
+        ("https://control.example:7000", false)
+    );
+
+    manager.restart().await;
+    let client = manager.client().await;
+    let after = client.get_cluster_status().await.unwrap();
+    assert!(
+        after.term > status.term && after.generation == 1,
+        "{after:?}"
+    );
+    let plane = after.members[0].control_plane.as_ref();
+    assert!(
+        plane.is_some_and(|plane| plane.stale),
+        "not heard in this run: {plane:?}"
+    );
+}
