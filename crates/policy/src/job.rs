@@ -101,7 +101,8 @@ pub(crate) struct Binding {
     pub(crate) gpu_index: Option<u32>,
 }
 
-/// What an instance holds that is no longer the job's.
+/// What an instance holds that is no longer the job's: what it was bound with, or where it never was bound
+/// by this policy, what the job was defined with when it was seen, and a share of every device.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     pub(crate) node_id: NodeId,

@@ -174,21 +174,13 @@ fn needs_of(assigned: &AssignedJob, job: Option<&JobRecord>) -> Needs {
     })
 }
 
-/// What an instance holds that is ending on a node and not listed by it: what it was bound with, or else
-/// what its job is defined with and a share of every device.
+/// What an instance holds that is ending on a node and not listed by it.
 fn left_on(job: &JobRecord, node_id: &NodeId) -> Option<Listed> {
-    let left = job.left.iter().find(|left| left.node_id == *node_id);
-    let (needs, gpu_index) = match left {
-        Some(left) => (Needs::clone(&left.needs), left.gpu_index),
-        None => {
-            let defined = job.seen.job.auto_placement.as_ref()?;
-            (Needs::of(&defined.requirements), None)
-        }
-    };
+    let left = job.left.iter().find(|left| left.node_id == *node_id)?;
     Some(Listed {
         job_id: job.job_id().clone(),
-        needs,
-        gpu_index,
+        needs: Needs::clone(&left.needs),
+        gpu_index: left.gpu_index,
         beside: false,
     })
 }

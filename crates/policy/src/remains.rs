@@ -2,8 +2,9 @@
 //! worth a moment's wait where there is no other (RECOV-17).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use greenroom_placement::{Decision, Request, Side, place};
+use greenroom_placement::{Decision, Needs, Request, Side, place};
 use greenroom_types::{JobId, MigrationId, NodeId};
 
 use crate::history::{self, Run};
@@ -40,6 +41,20 @@ impl Policy {
         };
         job.key_holder = holder;
         job.left.retain(|left| after.contains(&left.node_id));
+        // Of what was never bound here nobody knows more than how the job is defined at this moment; it
+        // goes on holding that, whatever the job is changed to.
+        if let Some(defined) = &job.seen.job.auto_placement {
+            for node_id in &after {
+                if job.left.iter().all(|left| left.node_id != *node_id) {
+                    job.left.reserve_exact(1);
+                    job.left.push(Left {
+                        node_id: node_id.clone(),
+                        needs: Arc::new(Needs::of(&defined.requirements)),
+                        gpu_index: None,
+                    });
+                }
+            }
+        }
         let before = std::mem::replace(&mut job.remains, after.clone());
         self.move_remains(job_id, &before, &after);
     }
