@@ -11,16 +11,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use greenroom_sdk::types::kv::{KvCommit, KvWrite};
-use greenroom_sdk::{Client, EventSettings, Settings};
+use greenroom_sdk::types::stream::{Stamped, StreamEvent};
+use greenroom_sdk::{Client, EventSettings, Settings, StreamItem};
 use greenroom_testkit::{FakeWorker, bundle};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::measure::Samples;
 use crate::table::{Table, whole};
 
-/// Nodes and jobs at full size.
-const NODES: usize = 10_000;
-const JOBS: usize = 100_000;
+/// Nodes and jobs: the house of LIM-07, then that of PERF-12.
+const HOUSES: [(usize, usize); 2] = [(1_000, 20_000), (10_000, 100_000)];
+/// Subscribers that see everything (PERF-11, LIM-07).
+const SUBSCRIBERS: usize = 32;
 /// Jobs of one bundle; the most there may be.
 const BUNDLE: usize = 64;
 /// Callers at once, as the requirement has it.
@@ -117,21 +120,44 @@ pub(crate) fn house(binary: &Path, scale: usize) -> Result<Vec<Table>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let (nodes, jobs) = ((NODES / scale).max(1), (JOBS / scale).max(BUNDLE));
+    greenroom_tls::raise_descriptor_limit();
     let folder = tempfile::tempdir()?;
-    runtime.block_on(measure(binary, &folder.path().join("store"), nodes, jobs))
+    let store = |name: &str| folder.path().join(name);
+    let mut tables = vec![runtime.block_on(flushes(binary, &store("commits")))?];
+    for (nodes, jobs) in HOUSES {
+        let (nodes, jobs) = ((nodes / scale).max(1), (jobs / scale).max(BUNDLE));
+        let store = store(&format!("store-{nodes}"));
+        tables.push(runtime.block_on(measure(binary, &store, nodes, jobs))?);
+    }
+    Ok(tables)
 }
 
-async fn measure(binary: &Path, folder: &Path, nodes: usize, jobs: usize) -> Result<Vec<Table>> {
-    greenroom_tls::raise_descriptor_limit();
-    let beside = folder.with_file_name("flushes");
+async fn flushes(binary: &Path, folder: &Path) -> Result<Table> {
     let (daemon, _) = Daemon::start(binary, folder, "127.0.0.1:0")?;
-    let mut tables = vec![commits(&daemon, &beside).await?];
+    let table = commits(&daemon, &folder.with_file_name("flushes")).await?;
+    daemon.kill()?;
+    Ok(table)
+}
 
+async fn measure(binary: &Path, folder: &Path, nodes: usize, jobs: usize) -> Result<Table> {
+    let (daemon, _) = Daemon::start(binary, folder, "127.0.0.1:0")?;
     let title = format!("{} nodes, {} jobs", whole(nodes as f64), whole(jobs as f64));
     let mut table = Table::new(title, &["what", "value"]);
     let client = daemon.client().await?;
+    let subscribers = subscribe(&daemon).await?;
+    let (begun, before) = (Instant::now(), daemon.cpu()?);
     fill_jobs(&client, jobs).await?;
+    for subscriber in subscribers.iter().cloned() {
+        let all = |seen: &usize| *seen >= jobs;
+        tokio::time::timeout(PATIENCE, { subscriber }.wait_for(all)).await??;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    let cores = (daemon.cpu()? - before) / took;
+    table.fact(
+        "jobs made a second, each told to 32 subscribers",
+        whole(jobs as f64 / took),
+    );
+    table.fact("cores for that", format!("{cores:.2}"));
     let workers = connect_workers(&daemon, nodes).await?;
     let mib = |bytes: f64| format!("{} MiB", whole(bytes / 1024.0 / 1024.0));
     table.fact("memory after filling", mib(daemon.memory()?));
@@ -162,8 +188,32 @@ async fn measure(binary: &Path, folder: &Path, nodes: usize, jobs: usize) -> Res
     table.fact("all workers back after that", all);
     table.fact("memory after the boot", mib(daemon.memory()?));
     daemon.kill()?;
-    tables.push(table);
-    Ok(tables)
+    Ok(table)
+}
+
+/// Subscribers that read all they are told; what each says is how many jobs it was told of.
+async fn subscribe(daemon: &Daemon) -> Result<Vec<watch::Receiver<usize>>> {
+    let mut all = Vec::with_capacity(SUBSCRIBERS);
+    for _ in 0..SUBSCRIBERS {
+        let client = daemon.client().await?;
+        let (_, mut events) = client.event_stream(EventSettings::default()).await?;
+        let (told, seen) = watch::channel(0);
+        all.push(seen);
+        tokio::spawn(async move {
+            while let Some(item) = events.next().await {
+                if matches!(
+                    item,
+                    StreamItem::Event(Stamped {
+                        event: StreamEvent::JobActive(_) | StreamEvent::JobPending(_),
+                        ..
+                    })
+                ) {
+                    told.send_modify(|count| *count += 1);
+                }
+            }
+        });
+    }
+    Ok(all)
 }
 
 /// PERF-10: what callers get beside what the disk gives to one who flushes alone.
@@ -221,22 +271,10 @@ async fn commits(daemon: &Daemon, beside: &PathBuf) -> Result<Table> {
         "commits to a flush",
         format!("{:.1} x", per_second / one_each),
     );
-    table.fact(
-        "p50, p99 of a commit",
-        format!(
-            "{}, {}",
-            millis(all.percentile(50.0)),
-            millis(all.percentile(99.0))
-        ),
-    );
-    table.fact(
-        "p50, p99 of a flush",
-        format!(
-            "{}, {}",
-            millis(alone.percentile(50.0)),
-            millis(alone.percentile(99.0))
-        ),
-    );
+    for (what, samples) in [("commit", &mut all), ("flush", &mut alone)] {
+        let [middle, far] = [50.0, 99.0].map(|percent| millis(samples.percentile(percent)));
+        table.fact(&format!("p50, p99 of a {what}"), format!("{middle}, {far}"));
+    }
     Ok(table)
 }
 
