@@ -283,7 +283,7 @@ mod tests {
         ] {
             assert_eq!(samples.get(name), Some(&value), "{name} in {samples:#?}");
         }
-        assert_eq!(samples.len(), 18 + 2 * 4);
+        assert_eq!(samples.len(), 18 + 2 * 4 + 2);
         // The operating reference names them all.
         let reference = include_str!("../../../docs/operate/reference.md");
         for name in samples.keys() {
