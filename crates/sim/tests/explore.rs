@@ -1,6 +1,7 @@
 //! Random courses, some hundreds: `cargo xtask explore` plays as many as wanted.
 
-use greenroom_sim::explore::{explore, find, transitions};
+use greenroom_sim::check_file;
+use greenroom_sim::explore::{as_scenario, explore, find, transitions};
 
 /// Seeds of the test.
 const SEEDS: u64 = 200;
@@ -23,6 +24,16 @@ fn random_courses_break_nothing_and_come_to_rest() {
         })
         .collect();
     assert!(failed.is_empty(), "seeds {failed:?}\n{}", told.join("\n"));
+}
+
+// spec: SCEN-14, SCEN-15
+#[test]
+fn every_course_can_be_kept_as_a_file() {
+    for seed in 0..60 {
+        let text = as_scenario(seed);
+        let checked = check_file("course.yaml", &text);
+        assert!(checked.is_ok(), "{}\n{text}", checked.unwrap_err());
+    }
 }
 
 // spec: SCEN-14

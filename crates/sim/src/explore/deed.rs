@@ -17,6 +17,8 @@ use crate::world::{Seen, World};
 
 /// Furthest that the wall clock is set back altogether, in minutes.
 const BACK_MAX: u64 = 20;
+/// Purchases that fail in a course: each may put off the next by ten minutes, and it must come to rest.
+const FAILING_MAX: u64 = 12;
 
 /// Every kind of deed, with its weight among the others.
 const KINDS: [(Kind, u64); 41] = [
@@ -123,6 +125,7 @@ pub(super) struct Chooser {
     bundles: u64,
     nodes: u64,
     back: u64,
+    failing: u64,
     held: bool,
 }
 
@@ -146,6 +149,7 @@ impl Chooser {
             bundles: 0,
             nodes: 0,
             back: 0,
+            failing: 0,
             held: false,
         }
     }
@@ -494,6 +498,10 @@ impl Chooser {
         let tier = self.dice.one(tiers)?["name"].clone();
         let next = self.dice.within(1, 3);
         let when = self.dice.of(["call", "later"]);
+        self.failing += next;
+        if self.failing > FAILING_MAX {
+            return None;
+        }
         deed(
             "createFails",
             json!({"tier": tier, "next": next, "when": when}),

@@ -42,6 +42,20 @@ pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Valu
     text
 }
 
+/// Without what a course may contain and a file may not: the release of what no step before holds.
+pub(crate) fn that_mean_something(mut steps: Vec<Value>) -> Vec<Value> {
+    let mut held: Vec<Value> = Vec::new();
+    steps.retain_mut(|step| {
+        held.extend(step["hold"].as_array().into_iter().flatten().cloned());
+        let Some(Value::Array(kinds)) = step.get_mut("release") else {
+            return true;
+        };
+        kinds.retain(|kind| held.contains(kind));
+        !kinds.is_empty()
+    });
+    steps
+}
+
 fn items(text: &mut String, indent: &str, list: &[Value]) {
     for item in list {
         let _ = writeln!(text, "{indent}- {}", flow(item));
