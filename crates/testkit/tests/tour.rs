@@ -238,6 +238,8 @@ async fn the_rest(client: &Client) {
         .unwrap();
     assert_eq!(planes.len(), 1);
     assert_eq!(client.get_cluster_status().await.unwrap().members.len(), 1);
+    let told = client.get_cluster_events(Default::default()).await.unwrap();
+    assert_eq!(told[0].kind, "role");
     assert_eq!(client.get_store_info().await.unwrap().boot, "created");
     let (state, _events) = client.event_stream(EventSettings::default()).await.unwrap();
     assert!(!state.epoch.is_empty());

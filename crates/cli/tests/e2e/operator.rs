@@ -158,11 +158,17 @@ async fn a_node_is_drained_and_comes_back_with_the_next_start() {
     up.run(&["uncordon", other]).ok();
 
     // As data, and by force.
-    let ran = up
-        .run(&["drain", other, "--timeout", "1s", "--force", "--json"])
-        .ok();
+    let ran = up.run(&["drain", other, "--timeout", "1s", "--force", "--json"]);
+    assert_eq!(ran.code, 1, "what was on it is off the air: {ran:#?}");
     let steps = ran.json_lines();
-    let last = steps.last().expect("steps");
+    let [.., last, told] = &steps[..] else {
+        panic!("{steps:?}")
+    };
+    let words = told["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        words.contains("tale.0.a") && words.contains("tale.0.b"),
+        "{told}"
+    );
     assert_eq!(last["phase"], "done");
     assert_eq!(last["nodeId"], other);
     assert!(

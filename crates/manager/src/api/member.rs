@@ -96,6 +96,31 @@ impl ManagerApi {
         })
     }
 
+    /// Why this member is not made a cluster of its own: it is one, and its primary is itself
+    /// (CLUST-19).
+    pub(super) fn no_forcing(&self, by: &str) -> tonic::Status {
+        let member = self.engine().member();
+        let refusal = named(by).err().unwrap_or_else(|| {
+            let text = format!(
+                "{member:?} is the primary and alone in its cluster: nothing is to be forced"
+            );
+            Refusal::new(Status::FailedPrecondition, "primary_reachable", text)
+                .with("primary", member)
+        });
+        write_refusal(&refusal)
+    }
+
+    /// Why this member's copy is not given up: there is no other (CLUST-21).
+    pub(super) fn no_leaving(&self, by: &str) -> tonic::Status {
+        let member = self.engine().member();
+        let refusal = named(by).err().unwrap_or_else(|| {
+            let text =
+                format!("{member:?} is the only member of its cluster: its copy is the only one");
+            Refusal::new(Status::FailedPrecondition, "only_member", text).with("member", member)
+        });
+        write_refusal(&refusal)
+    }
+
     /// This member's own log, newest first (CLUST-24).
     pub(super) fn cluster_events(
         &self,
@@ -196,6 +221,15 @@ fn write_plane(plane: &Plane) -> pb::ControlPlane {
         stale: plane.stale,
         active: plane.active,
     }
+}
+
+/// Who gives the order; it cannot be taken back, so it has a name.
+fn named(by: &str) -> Result<(), Refusal> {
+    if by.is_empty() {
+        let text = "by is empty: it is required";
+        return Err(Refusal::new(Status::InvalidArgument, "missing_field", text).with("path", "by"));
+    }
+    Ok(())
 }
 
 fn check(url: &str, interval_ms: Option<u64>) -> Result<(), Refusal> {

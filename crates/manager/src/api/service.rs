@@ -222,6 +222,22 @@ macro_rules! calls {
                 self.cluster_events(request.into_inner()).map(Response::new)
             }
 
+            async fn force_standalone(
+                &self,
+                request: Request<pb::ForceStandaloneRequest>,
+            ) -> Result<Response<pb::ForceStandaloneResponse>, Status> {
+                self.caller(&request)?;
+                Err(self.no_forcing(&request.into_inner().by))
+            }
+
+            async fn leave_quorum(
+                &self,
+                request: Request<pb::LeaveQuorumRequest>,
+            ) -> Result<Response<()>, Status> {
+                self.caller(&request)?;
+                Err(self.no_leaving(&request.into_inner().by))
+            }
+
             async fn get_store_info(
                 &self,
                 request: Request<pb::GetStoreInfoRequest>,

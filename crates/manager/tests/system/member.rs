@@ -1,5 +1,7 @@
 //! A cluster of one: how it stands, and what its only member tells of itself.
 
+use greenroom_proto::convert::refusal::read_refusal;
+use greenroom_proto::manager::{ForceStandaloneRequest, LeaveQuorumRequest};
 use greenroom_sdk::ClusterEventQuery;
 use greenroom_testkit::{TestManager, job, within};
 
@@ -107,5 +109,33 @@ async fn a_member_alone_is_primary_of_itself_and_can_spare_nobody() {
     assert!(
         plane.is_some_and(|plane| plane.stale),
         "not heard in this run: {plane:?}"
+    );
+}
+
+/// What clusters of several members may do, one of one refuses (CLUST-19, CLUST-21).
+#[tokio::test]
+async fn a_member_alone_neither_forces_nor_leaves() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let before = client.get_cluster_status().await.unwrap();
+    let mut raw = client.raw().unwrap();
+    for (by, force, leave) in [
+        ("", "missing_field", "missing_field"),
+        ("ana", "primary_reachable", "only_member"),
+    ] {
+        let by = by.to_owned();
+        let request = ForceStandaloneRequest { by: by.clone() };
+        let refused = raw.force_standalone(request).await.unwrap_err();
+        assert_eq!(read_refusal(&refused).unwrap().reason, force);
+        let refused = raw
+            .leave_quorum(LeaveQuorumRequest { by })
+            .await
+            .unwrap_err();
+        assert_eq!(read_refusal(&refused).unwrap().reason, leave);
+    }
+    let after = client.get_cluster_status().await.unwrap();
+    assert_eq!(
+        (after.generation, after.index),
+        (before.generation, before.index)
     );
 }
