@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use greenroom_types::bundle::Bundle;
 use greenroom_types::{BundleId, JobId, JobName};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,11 @@ impl JobRef {
             replica_index,
             job_name,
         }
+    }
+
+    /// True when the bundle, as it is defined, has this job in this copy.
+    pub fn is_of(&self, bundle: &Bundle) -> bool {
+        bundle.job(self.job_name.as_str()).is_some() && self.replica_index < bundle.copies()
     }
 
     /// True when both belong to the same copy of the same bundle.

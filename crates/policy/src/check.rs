@@ -3,7 +3,7 @@
 
 use greenroom_placement::Side;
 
-use crate::job::Standing;
+use crate::job::{JobRecord, Standing};
 use crate::policy::Policy;
 use crate::timer::Timer;
 
@@ -116,6 +116,14 @@ impl Policy {
         }
     }
 
+    /// Its bundle is known and has it; one that it has no more is on its way out.
+    fn is_of_its_bundle(&self, job: &JobRecord) -> bool {
+        job.spot.as_ref().is_some_and(|spot| {
+            let plan = self.fleet.plan(&spot.bundle_id);
+            plan.is_some_and(|plan| spot.is_of(plan.bundle()))
+        })
+    }
+
     /// Whoever waits has a timer that ends the wait, so nothing waits for ever (PEND-06).
     fn invariant_waits_have_timers(&self, found: &mut Vec<Violation>) {
         if !self.is_live() {
@@ -128,7 +136,7 @@ impl Policy {
                     if job.pending.is_none()
                         && job.wait.is_none()
                         && !job.resting
-                        && self.spec(job_id).is_some() =>
+                        && self.is_of_its_bundle(job) =>
                 {
                     Timer::ScheduledStart(job_id.clone())
                 }

@@ -183,9 +183,7 @@ impl Policy {
         let Some(status) = bundle.and_then(|bundle| bundle.status.as_ref()) else {
             return Standing::BundleUnknown;
         };
-        if status.bundle.job(spot.job_name.as_str()).is_none()
-            || spot.replica_index >= status.bundle.copies()
-        {
+        if !spot.is_of(&status.bundle) {
             return Standing::SpecUnknown;
         }
         if job.resting {
