@@ -205,6 +205,9 @@ fn is_another(job: &JobRecord, node_id: &NodeId, assigned: &AssignedJob) -> bool
     let Some(side) = sides.find(|side| side.node_id == *node_id) else {
         return false;
     };
-    // One of which nothing is held any more is not judged, and none is where there are no start ids.
-    history::newest_of(&job.seen, &assigned.start_id).is_some_and(|newest| newest <= side.since)
+    // Where there are no start ids none is judged. One of which the history has nothing is of a job of
+    // this id that was deleted, or was never recorded: what is bound is told before a picture shows it.
+    !assigned.start_id.as_str().is_empty()
+        && history::newest_of(&job.seen, &assigned.start_id)
+            .is_none_or(|newest| newest <= side.since)
 }

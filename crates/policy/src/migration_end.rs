@@ -53,22 +53,40 @@ impl Policy {
             self.release_single_use(&source, out);
         }
         self.refresh(&job_id);
+        self.stop_strays(&job_id, out);
         self.pending.wake();
     }
 
     /// No target was placed, or its first call failed: nothing was started (MIGR-06).
     pub(crate) fn end_without_target(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
-        self.finish_aborted(id, reason, Undo::Nothing, out);
+        self.finish_with_source(id, reason, Undo::Nothing, out);
     }
 
     /// Back to the source, which is intact (MIGR-29).
     pub(crate) fn abort_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
-        self.finish_aborted(id, reason, Undo::Both, out);
+        self.finish_with_source(id, reason, Undo::Both, out);
     }
 
     /// The job itself is not to run any more: only a started target is stopped (MIGR-32).
     pub(crate) fn give_up_migration(&mut self, id: &MigrationId, reason: &str, out: &mut Effects) {
-        self.finish_aborted(id, reason, Undo::Target, out);
+        self.finish_with_source(id, reason, Undo::Target, out);
+    }
+
+    /// The job stays where it is. What came back meanwhile with its server, and was not touched as long
+    /// as keys were the migration's, is a stray now (BIND-08).
+    fn finish_with_source(
+        &mut self,
+        id: &MigrationId,
+        reason: &str,
+        undo: Undo,
+        out: &mut Effects,
+    ) {
+        let migration = self.migrations.active.get(id);
+        let job_id = migration.map(|migration| migration.state.source_job_id.clone());
+        self.finish_aborted(id, reason, undo, out);
+        if let Some(job_id) = job_id {
+            self.stop_strays(&job_id, out);
+        }
     }
 
     fn finish_aborted(&mut self, id: &MigrationId, reason: &str, undo: Undo, out: &mut Effects) {
