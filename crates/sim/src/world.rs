@@ -14,6 +14,7 @@ mod hold;
 mod lease;
 mod line;
 mod look;
+mod machine;
 mod manager;
 mod pull;
 mod setup;

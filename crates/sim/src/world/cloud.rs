@@ -9,7 +9,8 @@ use greenroom_types::{Millis, NodeId, PoolName, Tags, TierName};
 
 use super::World;
 use super::hold::Pending;
-use super::worker::{Machine, Worker};
+use super::machine::Machine;
+use super::worker::Worker;
 use crate::format::action::When;
 use crate::format::names::NodeRef;
 

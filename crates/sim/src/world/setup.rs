@@ -10,7 +10,8 @@ use greenroom_types::node::RunningNodeMetadata;
 use greenroom_types::pool::{Tier, TierKind};
 use greenroom_types::{NodeId, Tags};
 
-use super::worker::{Machine, RunPhase, Worker};
+use super::machine::Machine;
+use super::worker::{RunPhase, Worker};
 use super::{Stuck, Unbuilt, World};
 use crate::format::Scenario;
 use crate::format::fleet::NodeSpec;
@@ -79,10 +80,21 @@ impl World {
         self.wall_step -= step;
         made.map_err(|refusal| wrong("it cannot be made", refusal))?;
         self.settle()?;
-        for job in &node.jobs {
-            self.start_there(&node.id, job)?;
+        self.runs_all_along(&node.id, true);
+        let started = node
+            .jobs
+            .iter()
+            .try_for_each(|job| self.start_there(&node.id, job));
+        self.runs_all_along(&node.id, false);
+        started
+    }
+
+    /// Whether what is started on a node counts as found there: a node that is closed to new work by
+    /// now lets run what runs.
+    fn runs_all_along(&mut self, node_id: &NodeId, found_running: bool) {
+        if let Some(worker) = self.workers.get_mut(node_id) {
+            worker.found_running = found_running;
         }
-        Ok(())
     }
 
     /// The tier of a node that a provider makes; none for a registered server.

@@ -5,20 +5,18 @@
 //! that fills a node too much is found out. What is left of an ended instance counts until it is gone,
 //! but not for a start of its own key, which waits for that (WORK-23).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use greenroom_ledger::{MigrationStep, Report, WorkerJob, WorkerOrder};
 use greenroom_types::call::InstanceRef;
-use greenroom_types::inventory::{
-    AssignedJob, Capability, Disk, Gpu, HeldImage, NodeInventory, RUNTIME_UNAVAILABLE, RuntimeKind,
-};
-use greenroom_types::job::Container;
+use greenroom_types::inventory::{AssignedJob, Capability, HeldImage, NodeInventory};
 use greenroom_types::node::{InstanceState, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{MigrationId, Millis, Mono, NodeId, SHARE_TOLERANCE, StartId};
 
 use super::World;
 use super::hold::Pending;
+use super::machine::Machine;
 use super::pull::Pull;
 
 /// From a start, a stop or a pull to the inventory that shows it (SCEN-03).
@@ -59,24 +57,8 @@ pub(crate) struct Worker {
     pub(super) pulls: Vec<Pull>,
     /// It takes leases for paused.
     pub(super) paused: bool,
-}
-
-/// The hardware of a node.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Machine {
-    pub(crate) capacity: f64,
-    pub(crate) cores: u32,
-    pub(crate) utilization_cap: f64,
-    pub(crate) capabilities: Vec<Capability>,
-    pub(crate) gpus: Vec<Gpu>,
-    pub(crate) held_images: BTreeSet<String>,
-    pub(crate) az: String,
-    pub(crate) cordoned: bool,
-    pub(crate) disks: Vec<Disk>,
-    /// As the worker last judged them.
-    pub(crate) disk_low: bool,
-    /// What runs services, as the inventory names it.
-    pub(crate) runtime: String,
+    /// What it is told to start has run all along: the fleet is being set up.
+    pub(super) found_running: bool,
 }
 
 /// One instance on a worker.
@@ -122,33 +104,6 @@ impl RunPhase {
             Self::Running => InstanceState::Running,
             Self::Stopping | Self::Remains => InstanceState::Stopping,
         }
-    }
-}
-
-// === impl Machine ===
-
-impl Machine {
-    /// Why services of this kind cannot be run, if they cannot (JOB-05, WORK-63).
-    fn runtime_objection(&self, job: &WorkerJob) -> Option<String> {
-        if self.runtime == RUNTIME_UNAVAILABLE {
-            return Some("the container engine does not answer".to_owned());
-        }
-        let kind = RuntimeKind::of(&self.runtime)?;
-        let services = &job.job.services;
-        let fits = |container: &Container| {
-            matches!(container, Container::Docker(_)) == (kind == RuntimeKind::Containers)
-        };
-        let unfit = services.iter().find(|service| !fits(&service.container))?;
-        Some(format!(
-            "service {:?} is not for {}",
-            unfit.name, self.runtime
-        ))
-    }
-
-    /// Judges the disk as a worker does (WORK-36).
-    pub(super) fn judge_disk(&mut self) {
-        let was_low = self.disk_low;
-        self.disk_low = self.disks.first().is_some_and(|disk| disk.is_low(was_low));
     }
 }
 
@@ -237,6 +192,9 @@ impl Worker {
     }
 
     /// Why this start is refused, if it is.
+    ///
+    /// Of what has run all along only that is asked which no machine can do otherwise: what closes a
+    /// node to new work, and a share of it that was taken back, leave what runs there alone.
     fn objection(&self, job: &WorkerJob) -> Option<(RejectionCode, String)> {
         let key = &job.instance.key;
         if let Some(live) = self
@@ -247,21 +205,22 @@ impl Worker {
             let text = format!("{key} is live as {}", live.order.instance.start_id);
             return Some((RejectionCode::Duplicate, text));
         }
-        if self.machine.cordoned || self.ending {
+        if self.ending {
             return Some((RejectionCode::Cordoned, "the node takes no new work".into()));
+        }
+        let is_new = !self.found_running;
+        if is_new && let Some(objection) = self.machine.closed_objection() {
+            return Some(objection);
         }
         if let Some(text) = self.machine.runtime_objection(job) {
             return Some((RejectionCode::Runtime, text));
         }
-        if let Some(disk) = self.machine.disks.first()
-            && disk.is_low(self.machine.disk_low)
-        {
-            let text = format!("disk nearly full: {}", disk.room());
+        if is_new && let Some(text) = self.machine.disk_objection() {
             return Some((RejectionCode::Disk, text));
         }
         let others = || self.held_against(job);
         let needs = &job.requirements;
-        for wanted in &needs.required_capabilities {
+        for wanted in needs.required_capabilities.iter().filter(|_| is_new) {
             let count = |list: &[Capability]| -> u32 {
                 let named = list.iter().filter(|it| it.name == wanted.name);
                 named.map(|it| it.count).sum()
@@ -276,7 +235,7 @@ impl Worker {
             }
         }
         let cap = match self.machine.utilization_cap {
-            cap if cap > 0.0 && cap <= 1.0 => cap,
+            cap if is_new && cap > 0.0 && cap <= 1.0 => cap,
             _ => 1.0,
         };
         let taken: f64 = others().map(|job| job.requirements.required_capacity).sum();
@@ -368,7 +327,10 @@ impl World {
 
     fn provision(&mut self, node_id: &NodeId, job: Box<WorkerJob>) {
         let instance = job.instance.clone();
-        if self.run(node_id, &instance.start_id).is_none() {
+        let found_running = |worker: &Worker| worker.found_running;
+        if self.run(node_id, &instance.start_id).is_none()
+            && !self.workers.get(node_id).is_some_and(found_running)
+        {
             self.look_at_start(node_id, &job);
         }
         let Some(worker) = self.workers.get_mut(node_id) else {
