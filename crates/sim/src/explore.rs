@@ -79,7 +79,7 @@ pub fn find(seed: u64) -> Option<Found> {
     steps.extend(failed.played.end);
     steps.extend(fault.proof);
     let name = format!("found by seed {seed}: {}", fault.kind);
-    let steps = write::that_mean_something(steps);
+    let steps = write::that_mean_something(steps, &failed.head.settings);
     let scenario = write::scenario(&name, &fault.text, &failed.head, &steps);
     let kept = std::panic::catch_unwind(|| {
         let run = run_file("found.yaml", &scenario, Options::default());
@@ -99,7 +99,7 @@ pub fn find(seed: u64) -> Option<Found> {
 pub fn as_scenario(seed: u64) -> String {
     let (head, _, played) = course(seed, Keep::Last);
     let steps = played.steps.into_iter().chain(played.end).collect();
-    let steps = write::that_mean_something(steps);
+    let steps = write::that_mean_something(steps, &head.settings);
     write::scenario(&format!("seed {seed}"), "a random course", &head, &steps)
 }
 

@@ -447,7 +447,8 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
     let deed = match deeds[..] {
         [key] if key == "expect" => {
             let here = format!("{path}.expect");
-            let expect: Expect = parse(&keys[key], &here)?;
+            let expect = expect::read(&keys[key])
+                .map_err(|fault| Fault::new(join(&here, &fault.path), fault.message))?;
             Deed::Expect(Box::new(expect))
         }
         [key] => {

@@ -1,14 +1,19 @@
-//! Everything that the policy can call and tell, with its fields. A scenario that names another is
-//! refused (exit 2), so that no expectation passes by a typing slip.
+//! Everything that the policy can call and tell, with its fields and what can stand in each. A
+//! scenario that says anything else is refused (exit 2), so that no expectation passes by a slip.
 //!
-//! Shapes are JSON Schemas, of which only the keys are looked at: what stands in a field is compared
-//! when the scenario is played.
+//! Shapes are JSON Schemas. What names something of the scenario has the kind of name as its `format`;
+//! the words of an enumeration are those that its type reads. Nothing at all (null) may stand anywhere:
+//! it is what an absent field has.
+
+pub(crate) mod leaf;
 
 use std::sync::OnceLock;
 
 use greenroom_manifest::schema::{bundle_shape, instant, list, map, object, text};
 use greenroom_types::tree;
 use serde_json::{Map, Value, json};
+
+use leaf::leaf;
 
 /// Things of one kind, as a scenario writes them.
 #[derive(Debug)]
@@ -18,6 +23,12 @@ pub(crate) struct Names {
     /// All of them by name, with the shape of their fields.
     pub(crate) shapes: Map<String, Value>,
 }
+
+/// Whether a scenario has what a text names: the kind of name, and the text.
+pub(crate) type Look<'a> = &'a dyn Fn(&str, &str) -> Result<(), String>;
+
+/// A path below the item, and what is wrong there.
+pub(crate) type Wrong = (String, String);
 
 /// Calls on the Manager.
 pub(crate) fn calls() -> &'static Names {
@@ -31,16 +42,18 @@ pub(crate) fn callbacks() -> &'static Names {
     CALLBACKS.get_or_init(|| Names::new("callback", callback_shapes()))
 }
 
-/// Anything at all may stand there.
-fn any() -> Value {
-    json!({"examples": ["x"]})
-}
-
-/// Exactly these fields, and nothing is looked at below them.
+/// Exactly these fields, each `name` (a text), `name:kind` or `name:kind*` (a list).
 fn fields(names: &str) -> Value {
     let keys: Map<String, Value> = names
         .split_whitespace()
-        .map(|name| (name.to_owned(), any()))
+        .map(|word| {
+            let (name, kind) = word.split_once(':').unwrap_or((word, "text"));
+            let shape = match kind.strip_suffix('*') {
+                Some(kind) => list(leaf(kind)),
+                None => leaf(kind),
+            };
+            (name.to_owned(), shape)
+        })
         .collect();
     object(&[], Value::Object(keys))
 }
@@ -57,174 +70,219 @@ fn with(names: &str, known: Value) -> Value {
 }
 
 /// A bundle as a call carries it.
-fn bundle(more: &str) -> Value {
+fn bundle(more: Value) -> Value {
     let mut shape = bundle_shape(&instant());
     shape["required"] = json!([]);
-    for name in more.split_whitespace() {
-        shape["properties"][name] = any();
+    let keys = &mut shape["properties"];
+    keys["bundleId"] = leaf("bundle");
+    keys["pool"] = leaf("pool");
+    keys["resiliencePolicy"]["properties"]["pool"] = leaf("pool");
+    let job = &mut keys["jobs"]["items"]["properties"];
+    job["jobName"] = leaf("jobName");
+    job["coLocateWith"] = list(leaf("jobName"));
+    job["separateFrom"] = list(leaf("jobName"));
+    if let Value::Object(more) = more {
+        for (name, inner) in more {
+            keys[name] = inner;
+        }
     }
     shape
 }
 
+/// Tags of a node: those that mean something to the policy, and any others.
 fn tags() -> Value {
-    map(text())
+    let mut shape = map(text());
+    shape["properties"] = json!({
+        "pool": leaf("pool"),
+        "tier": leaf("tier"),
+        "jobId": leaf("job"),
+    });
+    shape["examples"] = json!([{"x": "x"}]);
+    shape
 }
 
 fn drain() -> Value {
-    let job = fields("jobId status migrationId strategy insteadOf reason");
+    let job = fields(
+        "jobId:job status:drainStatus migrationId strategy:strategy insteadOf:strategy reason",
+    );
     with(
-        "nodeId phase started timeoutMs force reason notTaken",
+        "nodeId:node phase:drainPhase started:when timeoutMs:whole force:flag reason:drainReason \
+         notTaken:text*",
         json!({"jobs": list(job)}),
     )
 }
 
 fn migration() -> Value {
     with(
-        "migrationId sourceJobId strategy sourceRole targetRole sourceNodeId targetNodeId \
-         startedAt phase abortReason",
-        json!({"phaseHistory": list(fields("phase at"))}),
+        "migrationId sourceJobId:job strategy:strategy sourceRole:role targetRole:role \
+         sourceNodeId:node targetNodeId:node startedAt:when phase:migrationPhase abortReason",
+        json!({"phaseHistory": list(fields("phase:migrationPhase at:when"))}),
     )
 }
 
 fn inventory() -> Value {
     with(
-        "totalCapacity totalCores utilizationCap reservedCapacity reservedCores cordoned reachable \
-         memoryBytes diskLow architecture az runtime",
+        "totalCapacity:number totalCores:whole utilizationCap:number reservedCapacity:number \
+         reservedCores:whole cordoned:flag reachable:flag memoryBytes:whole diskLow:flag \
+         architecture:architecture az runtime",
         json!({
             "capabilities": list(capability()),
             "reservedCapabilities": list(capability()),
             "provided": list(capability()),
             "gpus": list(fields(
-                "index uuid model memoryBytes capacity reservedCapacity driver",
+                "index:whole uuid model memoryBytes:whole capacity:number \
+                 reservedCapacity:number driver",
             )),
-            "nics": any(),
-            "cpus": any(),
-            "heldImages": any(),
+            "nics": leaf("any"),
+            "cpus": leaf("any"),
+            "heldImages": leaf("any"),
             "assignedJobs": list(fields(
-                "jobId role startId capacity cores gpuIndex gpuCapacity hostPorts",
+                "jobId:job role:role startId capacity:number cores:whole gpuIndex:whole \
+                 gpuCapacity:number hostPorts:text*",
             )),
-            "disks": list(fields("path total free")),
+            "disks": list(fields("path total:whole free:whole")),
         }),
     )
 }
 
 fn capability() -> Value {
-    with("name count", json!({"attributes": map(text())}))
+    with("name count:whole", json!({"attributes": map(text())}))
 }
 
 fn job() -> Value {
     with(
-        "jobId description startDateTime managerConfiguration services mediaVersion \
-         mediaParameters volumes shape architecture subnet availabilityDomain autoPlacement lease \
-         handover jobSocket provides secretEnv exportTags",
-        json!({"tags": tags()}),
+        "jobId:job description startDateTime:when managerConfiguration services:any \
+         mediaVersion:mediaVersion mediaParameters:any volumes:any shape architecture subnet \
+         availabilityDomain autoPlacement:any lease:any handover:flag jobSocket:flag provides:any \
+         secretEnv:any exportTags:any",
+        json!({"tags": map(text())}),
     )
 }
 
 fn trace() -> Value {
     let attempt = with(
-        "pool tier compliantOnly candidates outcome note",
+        "pool:pool tier:tier compliantOnly:flag candidates:whole outcome:outcome note",
         json!({
-            "filtered": list(fields("node reason detail")),
-            "survivors": list(fields("key gpuIndex")),
+            "filtered": list(fields("node:node reason:filterReason detail:any")),
+            "survivors": list(fields("key:any gpuIndex:whole")),
         }),
     );
     object(&[], json!({"attempts": list(attempt)}))
 }
 
 fn call_shapes() -> Value {
+    // On the wire the word is in capitals, in a call it is not (BUNDLE-06).
+    let state = json!({"state": {"enum": ["live", "deleting"]}});
+    let mut update = state.clone();
+    update["dryRun"] = leaf("flag");
+    update["clearStopTime"] = leaf("flag");
     json!({
         "startJob": fields(
-            "jobId role nodeId deferStart runtimeRole gpuIndex migrationId migrationState",
+            "jobId:job role:role nodeId:node deferStart:flag runtimeRole:role gpuIndex:whole \
+             migrationId migrationState",
         ),
-        "stopJob": fields("jobId role nodeId graceMs"),
-        "markJobFailed": fields("jobId reason"),
-        "createBundle": bundle("state revision"),
-        "updateBundle": bundle("state revision dryRun clearStopTime"),
-        "deleteBundle": fields("bundleId"),
-        "startBundleJob": fields("bundleId replicaIndex jobName"),
-        "stopBundleJob": fields("bundleId replicaIndex jobName graceMs"),
-        "setBundleStopTime": fields("bundleId stopAt"),
+        "stopJob": fields("jobId:job role:role nodeId:node graceMs:whole"),
+        "markJobFailed": fields("jobId:job reason"),
+        "createBundle": bundle(state),
+        "updateBundle": bundle(update),
+        "deleteBundle": fields("bundleId:bundle"),
+        "startBundleJob": fields("bundleId:bundle replicaIndex:replica jobName:jobName"),
+        "stopBundleJob": fields(
+            "bundleId:bundle replicaIndex:replica jobName:jobName graceMs:whole",
+        ),
+        "setBundleStopTime": fields("bundleId:bundle stopAt:when"),
         "createAwsNode": with(
-            "nodeId region instanceType launchMode",
-            json!({"tags": tags(), "rootVolume": any()}),
+            "nodeId:node region:region instanceType:instanceType launchMode:launchMode",
+            json!({"tags": tags(), "rootVolume": leaf("any")}),
         ),
         "createOciNode": with(
-            "nodeId availabilityDomain architecture shape subnet ocpus memoryGb launchMode",
+            "nodeId:node availabilityDomain:region architecture shape:instanceType subnet \
+             ocpus:number memoryGb:number launchMode:launchMode",
             json!({"tags": tags()}),
         ),
-        "terminateNode": fields("nodeId"),
-        "setNodeTags": with("nodeId remove expectedRevision", json!({"tags": tags()})),
-        "startPreparedJob": fields("jobId role nodeId"),
-        "notifyMigrationGetState": fields("jobId role migrationId"),
-        "notifyMigrationCutoverReady": fields("jobId role migrationId payload"),
-        "notifyMigrationCutoverApply": fields("jobId role migrationId payload"),
-        "abortMigration": fields("jobId sourceRole targetRole reason migrationId"),
-        "prefetchImages": fields("nodeId imageRefs"),
+        "terminateNode": fields("nodeId:node"),
+        "setNodeTags": with(
+            "nodeId:node remove:text* expectedRevision:whole",
+            json!({"tags": tags()}),
+        ),
+        "startPreparedJob": fields("jobId:job role:role nodeId:node"),
+        "notifyMigrationGetState": fields("jobId:job role:role migrationId"),
+        "notifyMigrationCutoverReady": fields("jobId:job role:role migrationId payload"),
+        "notifyMigrationCutoverApply": fields("jobId:job role:role migrationId payload"),
+        "abortMigration": fields("jobId:job sourceRole:role targetRole:role reason migrationId"),
+        "prefetchImages": fields("nodeId:node imageRefs:text*"),
         "createJob": job(),
-        "deleteJob": fields("jobId"),
+        "deleteJob": fields("jobId:job"),
     })
 }
 
 fn callback_shapes() -> Value {
     let placement = with(
-        "jobId bundleId replicaIndex jobName context kind nodeId pool tier instanceType launchMode \
-         gpuIndex reason triedPools degraded at",
+        "jobId:job bundleId:bundle replicaIndex:replica jobName:jobName context:context \
+         kind:placementKind nodeId:node pool:pool tier:tier instanceType:instanceType \
+         launchMode:launchMode gpuIndex:whole reason:failureReason triedPools:pool* degraded:flag \
+         at:when",
         json!({"trace": trace()}),
     );
     json!({
-        "onConnectionStateChange": fields("state"),
-        "onError": fields("code message jobId nodeId bundleId"),
-        "onJobUpdated": with("jobId", json!({"job": with(
-            "state currentHash terminalState pendingRestart history droppedEntries",
+        "onConnectionStateChange": fields("state:connectionState"),
+        "onError": fields("code:errorCode message jobId:job nodeId:node bundleId:bundle tier"),
+        "onJobUpdated": with("jobId:job", json!({"job": with(
+            "state:jobState currentHash:signed terminalState:any pendingRestart:any history:any \
+             droppedEntries:whole",
             json!({"job": job()}),
         )})),
-        "onJobDeleted": fields("jobId"),
-        "onJobInfo": fields("jobId role startId at kind"),
-        "onAuditAppended": fields("seq at source kind actor payload prevHash hash"),
+        "onJobDeleted": fields("jobId:job"),
+        "onJobInfo": fields("jobId:job role:role startId at:when kind:any"),
+        "onAuditAppended": fields("seq:whole at:when source kind actor payload prevHash hash"),
         "onJobRejected": with(
-            "jobId role nodeId code reason at",
+            "jobId:job role:role nodeId:node code:rejectionCode reason at:when",
             json!({"inventory": inventory()}),
         ),
-        "onJobDropped": fields("jobId"),
-        "onNodeStarting": fields("nodeId"),
-        "onNodeStarted": with("nodeId", json!({"node": with(
-            "nodeId state prospective pool tier lastActivity running jobs",
+        "onJobDropped": fields("jobId:job"),
+        "onNodeStarting": fields("nodeId:node"),
+        "onNodeStarted": with("nodeId:node", json!({"node": with(
+            "nodeId:node state:nodeState prospective:flag pool:pool tier:tier lastActivity:when \
+             running:any jobs:job*",
             json!({"tags": tags()}),
         )})),
-        "onNodeStopping": fields("nodeId"),
-        "onNodeStopped": fields("nodeId"),
-        "onNodeTerminated": fields("nodeId"),
-        "onNodeUnhealthy": fields("nodeId"),
-        "onNodeHealthy": fields("nodeId"),
-        "onBundleUpdated": with("bundleId", json!({"bundle": with(
-            "leaseExpiresAt",
+        "onNodeStopping": fields("nodeId:node"),
+        "onNodeStopped": fields("nodeId:node"),
+        "onNodeTerminated": fields("nodeId:node"),
+        "onNodeUnhealthy": fields("nodeId:node"),
+        "onNodeHealthy": fields("nodeId:node"),
+        "onBundleUpdated": with("bundleId:bundle", json!({"bundle": with(
+            "leaseExpiresAt:when",
             json!({
-                "bundle": bundle("state revision"),
-                "jobs": list(fields("jobId replicaIndex jobName dormant terminalState")),
+                "bundle": bundle(json!({})),
+                "jobs": list(fields(
+                    "jobId:job replicaIndex:replica jobName:jobName dormant:flag terminalState:any",
+                )),
             }),
         )})),
-        "onBundleDeleted": fields("bundleId"),
-        "onBundleBroken": fields("bundleId reason"),
+        "onBundleDeleted": fields("bundleId:bundle"),
+        "onBundleBroken": fields("bundleId:bundle reason"),
         "onPlacementDecision": placement,
         "onPlacementFailed": fields(
-            "jobId bundleId replicaIndex jobName reason triedPools at",
+            "jobId:job bundleId:bundle replicaIndex:replica jobName:jobName reason:failureReason \
+             triedPools:pool* at:when",
         ),
         "onResilienceDegraded": fields(
-            "jobId bundleId replicaIndex jobName violated interruptiblePrimary at",
+            "jobId:job bundleId:bundle replicaIndex:replica jobName:jobName violated:domain* \
+             interruptiblePrimary:flag at:when",
         ),
-        "onSpareUnderflow": fields("pool current target"),
+        "onSpareUnderflow": fields("pool:pool current:whole target:whole"),
         "onMigrationPhase": migration(),
         "onMigrationCompleted": fields("migrationId"),
         "onMigrationAborted": fields("migrationId reason"),
         "onDrainProgress": drain(),
         "onNodeInterrupted": with(
-            "nodeId kind deadline noticedAt",
+            "nodeId:node kind:interruptionKind deadline:when noticedAt:when",
             json!({"drain": drain()}),
         ),
         "onImagesPrefetched": with(
-            "nodeId",
-            json!({"results": list(fields("imageRef ok error text"))}),
+            "nodeId:node",
+            json!({"results": list(fields("imageRef ok:flag error text"))}),
         ),
     })
 }
@@ -240,12 +298,14 @@ impl Names {
         Self { kind, shapes }
     }
 
-    /// What is wrong with an item of that name and these fields: the path below it, and the fault.
-    pub(crate) fn fault(
+    /// What is wrong with an item of that name and these fields: keys that it has not, and values that
+    /// no such field can have.
+    pub(crate) fn faults(
         &self,
         name: &str,
         wanted: &Map<String, Value>,
-    ) -> Option<(String, String)> {
+        look: Look<'_>,
+    ) -> Vec<Wrong> {
         let Some(shape) = self.shapes.get(name) else {
             let known: Vec<&str> = self.shapes.keys().map(String::as_str).collect();
             let kind = self.kind;
@@ -253,49 +313,94 @@ impl Names {
                 "there is no {kind} {name:?}; there are {}",
                 known.join(", ")
             );
-            return Some((String::new(), text));
+            return vec![(String::new(), text)];
         };
-        unknown(shape, &Value::Object(wanted.clone()), "")
-            .map(|(below, message)| (format!(".{name}{below}"), message))
+        let mut found = Vec::new();
+        let wanted = Value::Object(wanted.clone());
+        value(shape, &wanted, &format!(".{name}"), look, &mut found);
+        found
     }
 }
 
-/// The first key that a shape does not have.
-fn unknown(shape: &Value, value: &Value, path: &str) -> Option<(String, String)> {
-    match value {
-        Value::Object(map) => {
-            let Some(keys) = shape["properties"].as_object() else {
-                // Any keys; their values may have a shape.
-                let inner = shape.get("additionalProperties")?;
-                return map
-                    .iter()
-                    .find_map(|(key, value)| unknown(inner, value, &format!("{path}.{key}")));
+/// Whether a value can stand where this shape is.
+fn value(shape: &Value, wanted: &Value, path: &str, look: Look<'_>, found: &mut Vec<Wrong>) {
+    if wanted.is_null() {
+        return;
+    }
+    if let Some(shapes) = shape["anyOf"].as_array() {
+        let tries = shapes.iter().map(|shape| {
+            let mut wrong = Vec::new();
+            value(shape, wanted, path, look, &mut wrong);
+            wrong
+        });
+        // Of several shapes the one that comes nearest is told.
+        found.extend(tries.min_by_key(Vec::len).unwrap_or_default());
+        return;
+    }
+    match shape["type"].as_str() {
+        Some("object") => keys(shape, wanted, path, look, found),
+        Some("array") => {
+            let Value::Array(list) = wanted else {
+                let told = tree::other_kind("a sequence", &tree::found(wanted));
+                found.push((path.to_owned(), told));
+                return;
             };
-            map.iter().find_map(|(key, value)| match keys.get(key) {
-                Some(inner) => unknown(inner, value, &format!("{path}.{key}")),
-                None => {
-                    let known: Vec<&str> = keys
-                        .iter()
-                        .filter(|(_, shape)| shape["deprecated"] != true)
-                        .map(|(name, _)| name.as_str())
-                        .collect();
-                    Some((format!("{path}.{key}"), tree::unknown_key(key, &known)))
-                }
-            })
+            for (index, item) in list.iter().enumerate() {
+                value(
+                    &shape["items"],
+                    item,
+                    &format!("{path}[{index}]"),
+                    look,
+                    found,
+                );
+            }
         }
-        Value::Array(list) => list.iter().enumerate().find_map(|(index, item)| {
-            unknown(shape.get("items")?, item, &format!("{path}[{index}]"))
-        }),
-        _ => None,
+        _ => {
+            if let Err(message) = leaf::fits(shape, wanted, look) {
+                found.push((path.to_owned(), message));
+            }
+        }
+    }
+}
+
+fn keys(shape: &Value, wanted: &Value, path: &str, look: Look<'_>, found: &mut Vec<Wrong>) {
+    let Value::Object(map) = wanted else {
+        let told = tree::other_kind("a map", &tree::found(wanted));
+        found.push((path.to_owned(), told));
+        return;
+    };
+    let known = shape["properties"].as_object();
+    // Keys of the writer's choice, unless it says false.
+    let others = shape["additionalProperties"].as_object();
+    for (key, wanted) in map {
+        let path = format!("{path}.{key}");
+        if let Some(inner) = known.and_then(|known| known.get(key)) {
+            value(inner, wanted, &path, look, found);
+        } else if others.is_some() {
+            value(&shape["additionalProperties"], wanted, &path, look, found);
+        } else {
+            let known: Vec<&str> = known
+                .into_iter()
+                .flatten()
+                .filter(|(_, shape)| shape["deprecated"] != true)
+                .map(|(name, _)| name.as_str())
+                .collect();
+            found.push((path, tree::unknown_key(key, &known)));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use greenroom_manifest::schema::check::{mappings, sample};
 
     use super::*;
     use crate::{Keep, Options, run_file};
+
+    /// Names are not looked up.
+    const ANY: Look<'static> = &|_, _| Ok(());
 
     // spec: SCEN-10
     #[test]
@@ -304,27 +409,31 @@ mod tests {
             for (name, shape) in &names.shapes {
                 let all = sample(shape);
                 let whole = |value: &Value| value.as_object().cloned().expect("fields");
-                assert_eq!(names.fault(name, &whole(&all)), None, "{name}");
+                assert_eq!(names.faults(name, &whole(&all), ANY), [], "{name} {all}");
                 for (place, _) in mappings(shape) {
                     let mut more = all.clone();
                     more.pointer_mut(&place).expect("the sample has it")["zzz"] = json!(1);
-                    let (path, told) = names.fault(name, &whole(&more)).expect("zzz is unknown");
+                    let found = names.faults(name, &whole(&more), ANY);
+                    let [(path, told)] = &found[..] else {
+                        panic!("{name}{place}: {found:?}");
+                    };
                     let end = format!("{}.zzz", place.replace("/0", "[0]").replace('/', "."));
-                    assert_eq!(path, format!(".{name}{end}"));
+                    assert_eq!(*path, format!(".{name}{end}"));
                     assert!(told.contains("unknown key \"zzz\""), "{told}");
                 }
             }
         }
-        let told = calls().fault("startJobb", &Map::new()).expect("unknown");
-        assert!(told.1.starts_with("there is no call \"startJobb\""));
+        let told = calls().faults("startJobb", &Map::new(), ANY);
+        assert!(told[0].1.starts_with("there is no call \"startJobb\""));
     }
 
-    /// What the policy says in the scenarios of the project has no field that is not known.
+    /// What the policy says in the scenarios of the project has no field that is not known, and no
+    /// value that no such field can have.
     // spec: SCEN-10
     #[test]
-    fn what_is_called_and_told_has_no_other_fields() {
+    fn what_is_called_and_told_has_no_other_fields_and_values() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scenarios");
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for entry in std::fs::read_dir(folder).expect("the folder is there") {
             let path = entry.expect("an entry").path();
             if path.extension().is_none_or(|end| end != "yaml") {
@@ -343,7 +452,12 @@ mod tests {
                     continue;
                 };
                 seen.insert(name.to_owned());
-                assert_eq!(names.fault(name, fields), None, "{} {line}", path.display());
+                assert_eq!(
+                    names.faults(name, fields, ANY),
+                    [],
+                    "{} {line}",
+                    path.display()
+                );
             }
         }
         assert!(seen.len() > 15, "{seen:?}");

@@ -408,7 +408,7 @@ fn steps_that_name_what_is_nowhere_or_cannot_follow_are_refused() {
         (
             "updateHotSpares: [{pool: z, targetCount: 1}]",
             "updateHotSpares[0].pool",
-            "no pool \"z\"",
+            "no placement pool is called \"z\"",
         ),
         (
             "updateHotSpareNode: {node: z}",

@@ -42,11 +42,26 @@ pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Valu
     text
 }
 
-/// Without what a course may contain and a file may not: the release of what no step before holds.
-pub(crate) fn that_mean_something(mut steps: Vec<Value>) -> Vec<Value> {
+/// Without what a course may contain and a file may not: the release of what no step before holds, the
+/// mending of a line that no step before cuts, and no stock where nothing is bought.
+pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Vec<Value> {
+    let pools = settings["placementPools"].as_array().into_iter().flatten();
+    let tiers = pools.flat_map(|pool| pool["tiers"].as_array().into_iter().flatten());
+    let bought: Vec<&Value> = tiers
+        .filter(|tier| tier["scaleOut"] == "elastic")
+        .map(|tier| &tier["name"])
+        .collect();
     let mut held: Vec<Value> = Vec::new();
+    let mut cut: Vec<Value> = Vec::new();
     steps.retain_mut(|step| {
         held.extend(step["hold"].as_array().into_iter().flatten().cloned());
+        cut.extend(step.get("partition").cloned());
+        if let Some(node) = step.get("heal") {
+            return cut.contains(node);
+        }
+        if let Some(tier) = step["createFails"].get("tier") {
+            return bought.contains(&tier);
+        }
         let Some(Value::Array(kinds)) = step.get_mut("release") else {
             return true;
         };

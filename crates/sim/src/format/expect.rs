@@ -7,6 +7,7 @@ use greenroom_placement::{Code, Outcome, Reason};
 use greenroom_policy::drain::{DrainPhase, DrainStatus};
 use greenroom_policy::effect::{MirrorState, PlacementKind};
 use greenroom_policy::migration::MigrationPhase;
+use greenroom_types::tree::Fault;
 use greenroom_types::{BundleId, PoolName, TierName, tree};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
@@ -14,7 +15,6 @@ use serde_json::{Map, Value};
 use super::action::Action;
 use super::names::{JobPath, NodeRef};
 use super::span::Instant;
-use crate::served;
 
 /// Everything that one step expects.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,6 +35,9 @@ pub struct Expect {
     /// How many nodes there are of a kind.
     #[serde(deserialize_with = "one_or_many")]
     pub node_count: Vec<NodeCount>,
+    /// They are written as a list.
+    #[serde(skip)]
+    pub is_list_of_counts: bool,
     /// Calls on the Manager since the last step that looked at calls.
     pub calls: Option<Happened>,
     /// Callbacks since the last step that looked at callbacks.
@@ -155,6 +158,8 @@ pub struct Happened {
     pub in_order: bool,
     /// The items.
     pub list: Vec<Happening>,
+    /// The items stand below the key `list`.
+    pub below_list: bool,
 }
 
 /// One call or callback, as a subset of its fields, and how often.
@@ -314,6 +319,129 @@ pub enum Holds {
     Ok,
 }
 
+/// Reads what one step expects. What stands in lists is read one by one, so that a fault is at its own
+/// place; and what would hold whatever happens is a fault.
+///
+/// # Errors
+/// The first fault.
+pub(crate) fn read(tree: &Value) -> Result<Expect, Fault> {
+    if let Value::Object(keys) = tree {
+        for (key, value) in keys {
+            let told = match key.as_str() {
+                "calls" | "callbacks" => happenings(value),
+                "nodeCount" => counts(value),
+                _ => Ok(()),
+            };
+            told.map_err(|fault| below(key, fault))?;
+        }
+    }
+    let mut expect: Expect = tree::read(tree)?;
+    means_something(tree)?;
+    expect.is_list_of_counts = tree["nodeCount"].is_array();
+    Ok(expect)
+}
+
+/// A fault with its path below a key or an index.
+fn below(outer: &str, mut fault: Fault) -> Fault {
+    let separator = match fault.path.as_bytes().first() {
+        None | Some(b'[') => "",
+        Some(_) => ".",
+    };
+    fault.path = format!("{outer}{separator}{}", fault.path);
+    fault
+}
+
+fn fault(path: &str, message: impl Into<String>) -> Fault {
+    Fault {
+        path: path.to_owned(),
+        message: message.into(),
+    }
+}
+
+fn happenings(value: &Value) -> Result<(), Fault> {
+    let (outer, list) = match value {
+        Value::Object(keys) => ("list", keys.get("list")),
+        other => ("", Some(other)),
+    };
+    for (index, item) in list
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        let told = happening(item).map_err(|fault| below(&format!("[{index}]"), fault));
+        told.map_err(|fault| below(outer, fault))?;
+    }
+    Ok(())
+}
+
+fn happening(item: &Value) -> Result<(), Fault> {
+    if let Some(times) = item.get("times") {
+        tree::read::<usize>(times).map_err(|told| below("times", told))?;
+    }
+    for (name, fields) in item.as_object().into_iter().flatten() {
+        if name != "times" && !fields.is_object() && !fields.is_null() {
+            let found = tree::found(fields);
+            let message = format!("{found} is no mapping of fields; write {{}} for any");
+            return Err(fault(name, message));
+        }
+    }
+    tree::read::<Happening>(item).map(|_| ())
+}
+
+fn counts(value: &Value) -> Result<(), Fault> {
+    match value {
+        Value::Array(list) => list.iter().enumerate().try_for_each(|(index, item)| {
+            let told = tree::read::<NodeCount>(item);
+            told.map(|_| ())
+                .map_err(|fault| below(&format!("[{index}]"), fault))
+        }),
+        one => tree::read::<NodeCount>(one).map(|_| ()),
+    }
+}
+
+/// An expectation of nothing holds whatever the policy does. `calls` and `callbacks` may be empty, for
+/// they begin the count anew; whether somebody counts is looked at with the steps that follow.
+fn means_something(tree: &Value) -> Result<(), Fault> {
+    const NOTHING: &str = "it expects nothing, so it holds whatever happens";
+    let Value::Object(keys) = tree else {
+        return Ok(());
+    };
+    if keys.is_empty() {
+        return Err(fault("", NOTHING));
+    }
+    for (key, value) in keys {
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if is_empty(value) && !matches!(key.as_str(), "calls" | "callbacks") {
+            return Err(fault(key, NOTHING));
+        }
+        let Value::Object(inner) = value else {
+            continue;
+        };
+        if matches!(key.as_str(), "jobs" | "nodes" | "metrics") {
+            let empty = inner.iter().find(|(_, value)| {
+                is_empty(value)
+                    || value
+                        .as_object()
+                        .is_some_and(|it| it.values().all(Value::is_null))
+            });
+            // A metric may be a mapping that is empty.
+            if let Some((name, _)) = empty.filter(|_| key != "metrics") {
+                return Err(fault(&format!("{key}.{name}"), NOTHING));
+            }
+        }
+        if key == "spares" && inner.keys().all(|key| key == "pool") {
+            return Err(fault(key, NOTHING));
+        }
+    }
+    Ok(())
+}
+
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeCount>, D::Error> {
     let list = match Value::deserialize(deserializer)? {
         Value::Array(list) => list,
@@ -379,6 +507,7 @@ impl<'de> Deserialize<'de> for Happened {
             list @ Value::Array(_) => Ok(Self {
                 in_order: false,
                 list: tree::nested(&list)?,
+                below_list: false,
             }),
             other => {
                 let written: Written = tree::read(&other).map_err(|error| {
@@ -389,22 +518,10 @@ impl<'de> Deserialize<'de> for Happened {
                 Ok(Self {
                     in_order: written.in_order,
                     list: written.list,
+                    below_list: true,
                 })
             }
         }
-    }
-}
-
-impl Happened {
-    /// Items whose name or fields are unknown: index, path below it, what is wrong.
-    pub(crate) fn faults(
-        &self,
-        known: &served::Names,
-    ) -> impl Iterator<Item = (usize, String, String)> {
-        self.list.iter().enumerate().filter_map(|(index, item)| {
-            let (below, message) = known.fault(&item.name, &item.fields)?;
-            Some((index, below, message))
-        })
     }
 }
 

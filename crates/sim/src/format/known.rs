@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_policy::Settings;
 use greenroom_types::bundle::Bundle;
+use greenroom_types::pool::Pool;
 use greenroom_types::{BundleId, NodeId, PoolName, TierName};
+use serde_json::{Value, json};
 
 use super::action::Action;
 use super::fleet::NodeSpec;
@@ -25,6 +27,8 @@ pub(super) struct Known<'a> {
     pools: BTreeSet<&'a str>,
     tiers: BTreeSet<&'a str>,
     types: BTreeSet<&'a str>,
+    /// Regions and zones in which something is bought.
+    regions: BTreeSet<&'a str>,
 }
 
 /// That a name is none of those that there are.
@@ -51,11 +55,13 @@ impl<'a> Known<'a> {
             pools: BTreeSet::new(),
             tiers: BTreeSet::new(),
             types: BTreeSet::new(),
+            regions: BTreeSet::new(),
         };
         for pool in &settings.placement_pools {
             known.pools.insert(pool.name.as_str());
             for tier in &pool.tiers {
                 known.tiers.insert(tier.name.as_str());
+                known.regions.extend(tier.region.as_deref());
                 let types = tier.candidate_instance_types.iter();
                 known
                     .types
@@ -64,6 +70,8 @@ impl<'a> Known<'a> {
         }
         for entry in &settings.hot_spares {
             known.types.insert(entry.spec.instance_type.as_str());
+            let regions = [entry.spec.az.as_str(), entry.spec.region.as_str()];
+            known.regions.extend(regions);
         }
         for bundle in &scenario.bundles {
             known.bundle_is(bundle);
@@ -80,10 +88,12 @@ impl<'a> Known<'a> {
                     known.bundle_is(bundle);
                 }
                 Action::NodeJoins(node) => known.node_is(node),
-                Action::SetTags { tags, .. } => {
-                    let value = |key: &str| tags.get(key)?.as_deref();
-                    known.pools.extend(value("pool"));
-                    known.tiers.extend(value("tier"));
+                Action::UpdateHotSpares(entries) => {
+                    for spec in entries.iter().map(|entry| &entry["spec"]) {
+                        known.types.extend(spec["instanceType"].as_str());
+                        known.regions.extend(spec["az"].as_str());
+                        known.regions.extend(spec["region"].as_str());
+                    }
                 }
                 _ => {}
             }
@@ -167,6 +177,50 @@ impl<'a> Known<'a> {
         Err(none("tier", tier.as_str(), &self.tiers))
     }
 
+    /// The tier that a node says it is of: one of its pool, where that is one of the settings.
+    pub(super) fn tier_of_node(&self, node: &NodeSpec) -> Result<(), String> {
+        let Some(tier) = &node.tier else {
+            return Ok(());
+        };
+        let pool = node.pool.as_ref().map(PoolName::as_str);
+        let pools = self.settings.placement_pools.iter();
+        let own = |it: &&Pool| pool.is_none_or(|pool| it.name.as_str() == pool);
+        let mut tiers = pools.filter(own).flat_map(|pool| &pool.tiers).peekable();
+        if tiers.peek().is_none() || tiers.clone().any(|it| it.name == *tier) {
+            return Ok(());
+        }
+        let names: BTreeSet<&TierName> = tiers.map(|tier| &tier.name).collect();
+        Err(none("tier of that pool", tier.as_str(), names))
+    }
+
+    /// A tier in which something is bought.
+    pub(super) fn elastic_tier(&self, name: &TierName) -> Result<(), String> {
+        self.tier(name)?;
+        let pools = self.settings.placement_pools.iter();
+        let mut tiers = pools.flat_map(|pool| &pool.tiers);
+        if tiers.any(|tier| tier.name == *name && tier.is_elastic()) {
+            return Ok(());
+        }
+        Err(format!("nothing is bought in tier {:?}", name.as_str()))
+    }
+
+    /// What the policy refuses of a new list of spares: the path below it, and the fault.
+    pub(super) fn faults_of_spares(&self, entries: &[Value]) -> Vec<(String, String)> {
+        let tree = json!({
+            "url": super::URL,
+            "placementPools": self.settings.placement_pools,
+            "hotSpares": entries,
+        });
+        let Err(error) = Settings::parse(&tree) else {
+            return Vec::new();
+        };
+        let faults = error.faults.into_iter().filter_map(|fault| {
+            let below = fault.path.strip_prefix("hotSpares")?;
+            Some((below.to_owned(), fault.message))
+        });
+        faults.collect()
+    }
+
     pub(super) fn instance_type(&self, name: &str) -> Result<(), String> {
         if self.types.contains(name) {
             return Ok(());
@@ -174,24 +228,51 @@ impl<'a> Known<'a> {
         Err(none("instance type", name, &self.types))
     }
 
-    /// What a field of a call or a callback names, by the key under which it stands.
-    pub(super) fn field(&self, key: &str, value: &str) -> Result<(), String> {
+    fn region(&self, name: &str) -> Result<(), String> {
+        if self.regions.contains(name) {
+            return Ok(());
+        }
+        Err(none("region or zone to buy in", name, &self.regions))
+    }
+
+    fn job_name(&self, name: &str) -> Result<(), String> {
+        let jobs = self.bundles.values().flatten().flat_map(|it| &it.jobs);
+        let names: BTreeSet<&str> = jobs.map(|job| job.job_name.as_str()).collect();
+        if names.contains(name) {
+            return Ok(());
+        }
+        Err(none("job of that name,", name, names))
+    }
+
+    /// Tags of a node that mean something to the policy.
+    pub(super) fn tag(&self, key: &str, value: &str) -> Result<(), String> {
         match key {
-            "jobId" | "sourceJobId" => {
+            "pool" => self.pool(&value.into()),
+            "tier" => self.tier(&value.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a field of a call or a callback names, by the kind of name that it has.
+    pub(super) fn field(&self, kind: &str, value: &str) -> Result<(), String> {
+        match kind {
+            "job" => {
                 let path = value.parse().ok().or_else(|| JobPath::of_job_id(value));
                 let path = path.ok_or_else(|| none("job", value, self.jobs()))?;
                 self.job(&path)
             }
-            "nodeId" | "sourceNodeId" | "targetNodeId" => {
+            "node" => {
                 let node: NodeRef = value
                     .parse()
                     .map_err(|error: super::names::NameError| error.to_string())?;
                 self.node(&node)
             }
-            "bundleId" => self.bundle(&value.into()),
+            "bundle" => self.bundle(&value.into()),
             "pool" => self.pool(&value.into()),
             "tier" => self.tier(&value.into()),
             "instanceType" => self.instance_type(value),
+            "jobName" => self.job_name(value),
+            "region" => self.region(value),
             _ => Ok(()),
         }
     }

@@ -3,15 +3,16 @@
 //! start of the fleet is tried beside it, by building it.
 
 mod expected;
+mod refusals;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_types::SHARE_TOLERANCE;
 use greenroom_types::bundle::Bundle;
-use greenroom_types::inventory::{Capability, Disk, Gpu};
+use greenroom_types::inventory::{Capability, Disk, Gpu, RUNTIME_UNAVAILABLE, RuntimeKind};
+use greenroom_types::{NodeId, SHARE_TOLERANCE};
 
-use super::fleet::{NodeSpec, WorldSpec};
+use super::fleet::{NodeSpec, WorldSpec, simulated};
 use super::known::Known;
 use super::names::JobPath;
 use super::{Fault, Scenario, SettingsCase, Step};
@@ -75,7 +76,12 @@ pub(super) fn of_world(world: &WorldSpec, faults: &mut Vec<Fault>) {
 /// Numbers of one node.
 pub(super) fn of_node(node: &NodeSpec, path: &str, faults: &mut Vec<Fault>) {
     let found = &mut Found { faults };
+    if node.id.as_str().parse::<NodeId>().is_err() {
+        let message = format!("{:?} is no id of a node", node.id.as_str());
+        found.add(format!("{path}.id"), message);
+    }
     amount(found, path, "capacity", node.capacity);
+    runtime(found, path, &node.runtime);
     machine(found, path, &node.gpus, &node.capabilities);
     disks(found, path, &node.disks);
     let mut seen = BTreeSet::new();
@@ -126,13 +132,13 @@ pub(super) fn faults(scenario: &Scenario) -> Vec<Fault> {
         let path = format!("world.instanceTypes.{name}");
         found.look(path, known.instance_type(name));
     }
-    fleet(scenario, found);
+    fleet(scenario, &known, found);
     steps::in_order(scenario, &known, found);
     faults
 }
 
 /// Nodes and bundles at the beginning.
-fn fleet(scenario: &Scenario, found: &mut Found<'_>) {
+fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
     let mut bundles: BTreeMap<_, &Bundle> = BTreeMap::new();
     for (index, bundle) in scenario.bundles.iter().enumerate() {
         let id = &bundle.bundle_id;
@@ -149,6 +155,7 @@ fn fleet(scenario: &Scenario, found: &mut Found<'_>) {
             let message = format!("node {:?} stands twice", node.id);
             found.add(format!("{path}.id"), message);
         }
+        found.look(format!("{path}.tier"), known.tier_of_node(node));
         for (at, job) in node.jobs.iter().enumerate() {
             let path = format!("{path}.jobs[{at}]");
             let Some(bundle) = bundles.get(&job.bundle_id) else {
@@ -204,6 +211,18 @@ fn room(
             node.cores
         );
         found.add(format!("{path}.jobs"), message);
+    }
+}
+
+/// What runs services, as an inventory names it.
+fn runtime(found: &mut Found<'_>, path: &str, name: &str) {
+    let is_known =
+        RuntimeKind::of(name).is_some() || name == RUNTIME_UNAVAILABLE || name == simulated();
+    if !is_known || name.chars().any(char::is_control) {
+        let message = format!(
+            "{name:?} runs nothing: write docker and its version, process or {RUNTIME_UNAVAILABLE}"
+        );
+        found.add(format!("{path}.runtime"), message);
     }
 }
 

@@ -111,7 +111,8 @@ fn instants_of_bundles_count_from_virtual_zero() {
 // spec: SCEN-06
 #[test]
 fn a_step_does_one_thing_and_never_goes_back_in_time() {
-    let steps = "  - at: 5s\n    cordon: n1\n  - uncordon: n1\n  - at: 1h\n    expect: {}\n";
+    let steps =
+        "  - at: 5s\n    cordon: n1\n  - uncordon: n1\n  - at: 1h\n    expect: {invariants: ok}\n";
     let read = Scenario::read("s.yaml", &with_steps(steps)).unwrap();
     let times: Vec<u64> = read.steps.iter().map(|step| step.at).collect();
     assert_eq!(times, [5_000, 5_000, 3_600_000]);
@@ -148,7 +149,7 @@ fn every_action_of_the_format_is_read() {
         "uncordon: '@a/0/e'",
         "evict: n1",
         "terminate: '@tier/p/t/1'",
-        "updateHotSpares: [{pool: p, targetCount: 1}]",
+        "updateHotSpares: [{pool: p, targetCount: 0}]",
         "updateHotSpareNode: {node: n1, warmFor: [t], reservedFor: [t], exclusive: true}",
         "migrate: {job: a/0/e, strategy: handover, target: n1, overrideReservation: true}",
         "abortMigration: {job: a/0/e, reason: x}",
@@ -189,8 +190,9 @@ fn every_action_of_the_format_is_read() {
         "release: [jobRunning]",
     ];
     for action in served {
-        // What is released was held.
-        let text = with_steps(&format!("  - hold: [jobRunning]\n  - {action}\n"));
+        // What is released was held, and what is mended was cut.
+        let before = "  - hold: [jobRunning]\n  - partition: n1\n";
+        let text = with_steps(&format!("{before}  - {action}\n"));
         assert_eq!(fault(&text), "none", "{action}");
     }
     let bad = with_steps("  - {drain: {nod: n1}}\n");

@@ -3,6 +3,9 @@
 //! An expectation about what is nowhere would hold or fail whatever the policy does. The list of keys
 //! here is that of [`Expect`], taken apart so that a new one cannot be forgotten.
 
+use std::collections::BTreeMap;
+
+use greenroom_placement::FailureReason;
 use greenroom_policy::metrics::Metrics;
 use greenroom_types::bundle::Bundle;
 use greenroom_types::tree;
@@ -15,7 +18,11 @@ use crate::format::expect::{
 };
 use crate::format::known::{Known, job_in};
 use crate::format::names::JobPath;
+use crate::served::leaf::words;
 use crate::served::{self, Names};
+
+/// Above it nothing is counted.
+const COUNTED: f64 = 9_007_199_254_740_992.0;
 
 /// What was asked by the steps before.
 pub(super) struct Answers<'a> {
@@ -41,6 +48,7 @@ pub(super) fn faults(
         different_cloud,
         nodes,
         node_count,
+        is_list_of_counts,
         calls,
         callbacks,
         metrics,
@@ -71,9 +79,9 @@ pub(super) fn faults(
         of_node(wanted, &path, known, found);
     }
     for (at, wanted) in node_count.iter().enumerate() {
-        let path = match node_count.len() {
-            1 => format!("{path}.nodeCount"),
-            _ => format!("{path}.nodeCount[{at}]"),
+        let path = match is_list_of_counts {
+            false => format!("{path}.nodeCount"),
+            true => format!("{path}.nodeCount[{at}]"),
         };
         of_count(wanted, &path, known, found);
     }
@@ -90,7 +98,7 @@ pub(super) fn faults(
         let path = format!("{path}.callbacks");
         of_happened(wanted, served::callbacks(), &path, known, found);
     }
-    of_metrics(metrics.keys(), &format!("{path}.metrics"), found);
+    of_metrics(metrics, &format!("{path}.metrics"), found);
     if let Some(wanted) = drain {
         of_drain(wanted, &format!("{path}.drain"), known, found);
     }
@@ -158,8 +166,13 @@ fn of_node(wanted: &NodeExpect, path: &str, known: &Known<'_>, found: &mut Found
         cordoned: _,
         spare: _,
         jobs,
-        tags: _,
+        tags,
     } = wanted;
+    for (key, value) in tags {
+        if let Some(value) = value {
+            found.look(format!("{path}.tags.{key}"), known.tag(key, value));
+        }
+    }
     for (at, job) in jobs.iter().flatten().enumerate() {
         found.look(format!("{path}.jobs[{at}]"), known.job(job));
     }
@@ -181,43 +194,63 @@ fn of_happened(
     known: &Known<'_>,
     found: &mut Found<'_>,
 ) {
-    let list = if wanted.in_order { ".list" } else { "" };
-    for (index, below, message) in wanted.faults(names) {
-        found.add(format!("{path}{list}[{index}]{below}"), message);
-    }
+    let list = if wanted.below_list { ".list" } else { "" };
+    let look = |kind: &str, name: &str| known.field(kind, name);
     for (index, item) in wanted.list.iter().enumerate() {
-        let path = format!("{path}{list}[{index}].{}", item.name);
-        for (key, value) in &item.fields {
-            of_field(key, value, &format!("{path}.{key}"), known, found);
+        for (below, message) in names.faults(&item.name, &item.fields, &look) {
+            found.add(format!("{path}{list}[{index}]{below}"), message);
         }
     }
 }
 
-/// Names within a call or a callback, at any depth.
-fn of_field(key: &str, value: &Value, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
-    match value {
-        Value::String(text) if !text.is_empty() => found.look(path, known.field(key, text)),
-        Value::Array(list) => {
-            for (at, value) in list.iter().enumerate() {
-                of_field(key, value, &format!("{path}[{at}]"), known, found);
-            }
-        }
-        // Tags have keys of the writer's choice.
-        Value::Object(map) if key != "tags" => {
-            for (key, value) in map {
-                of_field(key, value, &format!("{path}.{key}"), known, found);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn of_metrics<'a>(names: impl Iterator<Item = &'a String>, path: &str, found: &mut Found<'_>) {
+fn of_metrics(wanted: &BTreeMap<String, Value>, path: &str, found: &mut Found<'_>) {
     let all = serde_json::to_value(Metrics::default()).unwrap_or_default();
     let Value::Object(all) = all else { return };
     let known: Vec<&str> = all.keys().map(String::as_str).collect();
-    for name in names.filter(|name| !all.contains_key(*name)) {
-        found.add(format!("{path}.{name}"), tree::unknown_key(name, &known));
+    for (name, wanted) in wanted {
+        let path = format!("{path}.{name}");
+        match all.get(name) {
+            None => found.add(path, tree::unknown_key(name, &known)),
+            Some(Value::Number(_)) => of_counter(wanted, &path, found),
+            // Some are counted by a name of their own.
+            Some(Value::Array(_)) if wanted.is_array() => {}
+            Some(Value::Array(_)) => {
+                let told = tree::other_kind("a sequence", &tree::found(wanted));
+                found.add(path, told);
+            }
+            Some(_) => match wanted {
+                Value::Object(inner) => {
+                    for (key, wanted) in inner {
+                        let path = format!("{path}.{key}");
+                        if wanted.is_object() {
+                            continue;
+                        }
+                        of_counter(wanted, &path, found);
+                    }
+                }
+                other => {
+                    let told = tree::other_kind("a map", &tree::found(other));
+                    found.add(path, told);
+                }
+            },
+        }
+    }
+}
+
+/// Nothing is counted below 0, nor as far as a number of YAML is no whole number any more.
+fn of_counter(wanted: &Value, path: &str, found: &mut Found<'_>) {
+    match wanted.as_f64() {
+        None => {
+            let told = tree::other_kind("f64", &tree::found(wanted));
+            found.add(path, told);
+        }
+        Some(number) if number < 0.0 => {
+            found.add(path, format!("{wanted} cannot be: write 0 or more"));
+        }
+        Some(number) if number > COUNTED => {
+            found.add(path, format!("{wanted} is more than is ever counted"));
+        }
+        Some(_) => {}
     }
 }
 
@@ -237,6 +270,13 @@ fn of_migration(wanted: &MigrationExpect, path: &str, known: &Known<'_>, found: 
 
 fn of_trace(wanted: &TraceExpect, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
     found.look(format!("{path}.job"), known.job(&wanted.job));
+    if let Some(reason) = &wanted.reason {
+        let reasons = words::<FailureReason>();
+        if !reasons.contains(&reason.as_str()) {
+            let message = tree::unknown_word(reason, &reasons);
+            found.add(format!("{path}.reason"), message);
+        }
+    }
     if let Some(node) = &wanted.chosen {
         found.look(format!("{path}.chosen"), known.node(node));
     }
