@@ -29,7 +29,7 @@ use greenroom_types::{BundleId, JobId, JobName, Millis, Mono, NodeId, Now, Tags,
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use words::{as_it_stands, entries, manifest, of_inventory, of_node, path, path_of};
+use words::{as_it_stands, entries, manifest, no_more, of_inventory, of_node, path, path_of};
 
 /// Time between two pictures. A recording begins at the last one before the time asked for.
 const PICTURE_EVERY: Millis = Millis(300_000);
@@ -536,10 +536,14 @@ impl Recorder {
         }
         let Some(before) = before else { return };
         let (was, is) = (of_inventory(&before), of_inventory(inventory));
-        let changed: Map<String, Value> = is
-            .into_iter()
-            .filter(|(key, value)| was.get(key) != Some(value) && key != "heldImages")
+        let gone = was.keys().filter(|key| !is.contains_key(*key));
+        let mut changed: Map<String, Value> = gone
+            .filter_map(|key| Some((key.clone(), no_more(key)?)))
             .collect();
+        changed.extend(
+            is.into_iter()
+                .filter(|(key, value)| was.get(key) != Some(value) && key != "heldImages"),
+        );
         if !changed.is_empty() {
             let mut change = Value::Object(changed);
             self.of_node_event(now, node_id, policy, |node| {

@@ -122,6 +122,50 @@ steps:
     );
 }
 
+/// What a node that takes nothing new runs goes on, in the recording as in the fleet.
+// spec: SCEN-12
+#[test]
+fn a_node_that_is_closed_to_new_work_is_recorded_with_what_it_runs() {
+    let body = format!(
+        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [small/0/e]}}, {{id: m, pool: live, capacity: 2, jobs: [old/0/e]}}, {{id: o, pool: live, capacity: 2, jobs: [last/0/e]}}]
+bundles: [{}, {}, {}]
+steps:
+  - {{at: 10s, cordon: n}}
+  - {{at: 10s, inventory: {{node: m, disks: [{{path: /, total: 100000000000, free: 1000}}]}}}}
+  - {{at: 10s, inventory: {{node: o, cordoned: true}}}}
+  - {{at: 5m10s, setTags: {{node: n, tags: {{x: y}}}}}}
+  - {{at: 6m, createBundle: {}}}
+  - {{at: 6m20s, expect: {{jobs: {{late/0/e: {{state: unplaced}}}}}}}}
+  - {{at: 6m30s, uncordon: n}}
+  - {{at: 6m40s, expect: {{jobs: {{late/0/e: {{state: running, node: n}}}}}}}}
+  - {{at: 6m50s, inventory: {{node: m, disks: []}}}}
+  - {{at: 7m, createBundle: {}}}
+  - {{at: 7m10s, expect: {{jobs: {{more/0/e: {{state: running, node: m}}}}}}}}
+",
+        job("small", "1", ""),
+        job("old", "1", ""),
+        job("last", "1", ""),
+        job("late", "1", ""),
+        job("more", "1", "")
+    );
+    let text = replayed(&body, 1);
+    has(
+        &text,
+        &[
+            "jobs: [small/0/e]",
+            "jobs: [old/0/e]",
+            "jobs: [last/0/e]",
+            "{at: 0s, cordon: n}",
+            "{at: 0s, inventory: {cordoned: false, node: n}}",
+            "trace: {job: late/0/e, kind: failure, reason: noCapacityInAnyPool}",
+            "trace: {chosen: n, job: late/0/e}",
+            "disks: [{free: 0",
+            "{at: 1m40s, inventory: {disks: [], node: m}}",
+            "trace: {chosen: m, job: more/0/e}",
+        ],
+    );
+}
+
 // spec: SCEN-12
 #[test]
 fn a_drain_that_gets_stuck_does_so_again() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_policy::Policy;
 use greenroom_types::bundle::{Bundle, BundleState, BundleStatus, Launch};
-use greenroom_types::inventory::NodeInventory;
+use greenroom_types::inventory::{NodeInventory, RUNTIME_UNAVAILABLE};
 use greenroom_types::job::JobWithHistory;
 use greenroom_types::{BundleId, JobId, NodeId, Tags};
 use serde_json::{Map, Value, json};
@@ -118,5 +118,22 @@ pub(super) fn of_inventory(inventory: &NodeInventory) -> Map<String, Value> {
     if !images.is_empty() {
         node.insert("heldImages".to_owned(), json!(images));
     }
+    // A disk fills with every log line: only whether it takes new work is told.
+    if let Some(disk) = inventory.disks.first().filter(|_| inventory.disk_low) {
+        let full = json!([{"path": disk.path, "total": disk.total, "free": 0}]);
+        node.insert("disks".to_owned(), full);
+    }
+    if inventory.runtime == RUNTIME_UNAVAILABLE {
+        node.insert("runtime".to_owned(), RUNTIME_UNAVAILABLE.into());
+    }
     node
+}
+
+/// What a node says no more, as a scenario says that it is not so.
+pub(super) fn no_more(key: &str) -> Option<Value> {
+    match key {
+        "disks" | "capabilities" | "gpus" => Some(json!([])),
+        "runtime" => Some("simulated".into()),
+        _ => None,
+    }
 }
