@@ -20,6 +20,8 @@ pub(crate) const KEY: &str = "acts";
 const VERSION: u64 = 1;
 /// Longest value; the Manager takes no longer one (KV-06). Some ten thousand cordons.
 const BYTES_MAX: usize = 1024 * 1024;
+/// Writes without an answer that are remembered; the newest.
+const UNANSWERED_MAX: usize = 8;
 /// A write that failed is tried again after this.
 pub(crate) const AGAIN: Millis = Millis(5_000);
 
@@ -37,7 +39,38 @@ pub(crate) struct Keeper {
     under_way: Option<(Acts, u64)>,
     /// It is written even if nothing in it is new.
     claim: bool,
+    /// Sent, and not answered as done: they may stand there.
+    unanswered: Vec<Acts>,
+    /// What an instance before wanted and could not have kept, until the policy says anew what it wants.
+    handed_on: Option<Unkept>,
     waiting: Vec<Waiting>,
+}
+
+/// What an instance wanted kept when it ended, where that is not known to be kept: the next one of this
+/// process takes it up (ACTS-07).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unkept {
+    pub(crate) wanted: Acts,
+    /// What may stand at the Manager if nobody else decided anything: what stood there, and what was sent
+    /// without an answer.
+    stands: Vec<Acts>,
+}
+
+// === impl Unkept ===
+
+impl Unkept {
+    /// What counts, where this is read at the Manager: what was wanted here, unless somebody else wrote
+    /// there meanwhile.
+    pub(crate) fn over(&self, read: Acts) -> Acts {
+        if read == self.wanted || self.stands.contains(&read) {
+            return self.wanted.clone();
+        }
+        tracing::warn!(
+            "what operators decided last here was not kept, and another control plane decided since; \
+             what it decided counts"
+        );
+        read
+    }
 }
 
 #[derive(Debug)]
@@ -70,8 +103,31 @@ impl Keeper {
         }
     }
 
+    /// With what an instance before could not have kept.
+    pub(crate) fn after(mut self, handed_on: Option<Unkept>) -> Self {
+        self.handed_on = handed_on;
+        self
+    }
+
+    /// What is to be handed on at the end: nothing where everything is kept.
+    pub(crate) fn unkept(&self) -> Option<Unkept> {
+        if let Some(handed_on) = &self.handed_on {
+            return Some(handed_on.clone());
+        }
+        if self.is_settled() || self.wanted == self.kept && self.unanswered.is_empty() {
+            return None;
+        }
+        let mut stands = self.unanswered.clone();
+        stands.push(self.kept.clone());
+        Some(Unkept {
+            wanted: self.wanted.clone(),
+            stands,
+        })
+    }
+
     /// The policy wants this kept.
     pub(crate) fn want(&mut self, acts: Acts) {
+        self.handed_on = None;
         if acts != self.wanted || self.claim {
             self.wanted = acts;
             self.news += 1;
@@ -102,7 +158,8 @@ impl Keeper {
         if self.under_way.is_some() || self.is_settled() {
             return None;
         }
-        if self.wanted == self.kept && !self.claim {
+        // What was sent without an answer may stand there all the same.
+        if self.wanted == self.kept && !self.claim && self.unanswered.is_empty() {
             self.settle(self.news);
             return None;
         }
@@ -115,6 +172,12 @@ impl Keeper {
             );
             self.refuse(&why);
             return None;
+        }
+        if self.unanswered.last() != Some(&self.wanted) {
+            self.unanswered.push(self.wanted.clone());
+        }
+        if self.unanswered.len() > UNANSWERED_MAX {
+            self.unanswered.remove(0);
         }
         self.under_way = Some((self.wanted.clone(), self.news));
         Some(Write {
@@ -131,6 +194,7 @@ impl Keeper {
         match result {
             Ok(revision) => {
                 self.kept = acts;
+                self.unanswered.clear();
                 self.revision = revision;
                 self.claim = false;
                 self.settle(news);
@@ -260,6 +324,32 @@ mod tests {
         assert!(!keeper.is_settled());
         let again = keeper.next().unwrap();
         assert_eq!(read(&again.value).unwrap(), cordoned(&["a"]));
+    }
+
+    // spec: ACTS-07
+    #[test]
+    fn what_was_not_kept_is_handed_on_unless_somebody_else_decided() {
+        let mut keeper = Keeper::new(cordoned(&["a"]), 3, false);
+        assert_eq!(keeper.unkept(), None);
+        keeper.want(cordoned(&["a", "b"]));
+        keeper.next().unwrap();
+        keeper.want(cordoned(&["a", "b", "c"]));
+        let unkept = keeper.unkept().unwrap();
+        let wanted = cordoned(&["a", "b", "c"]);
+        // It stands as before, as sent last, or as wanted; anything else is another's.
+        for read in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
+            assert_eq!(unkept.over(cordoned(read)), wanted);
+        }
+        let others = cordoned(&["z"]);
+        assert_eq!(unkept.over(others.clone()), others);
+        // One that ends before its policy says anything hands on what it was handed.
+        let next = Keeper::new(cordoned(&["a"]), 3, false).after(Some(unkept.clone()));
+        assert_eq!(next.unkept(), Some(unkept.clone()));
+        let mut next = next;
+        next.want(wanted.clone());
+        assert_eq!(read(&next.next().unwrap().value).unwrap(), wanted);
+        assert!(!next.written(Ok(4)));
+        assert_eq!(next.unkept(), None);
     }
 
     // spec: ACTS-06

@@ -22,7 +22,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::acts::{self, Keeper};
+use crate::acts::{self, Keeper, Unkept};
 use crate::callbacks::{CallbackResult, Callbacks, callback_name};
 use crate::checks::{self, Checks};
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ use crate::line::Line;
 use crate::listen;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
-use crate::run::End;
+use crate::run::{End, lock};
 use crate::said::Said;
 
 /// Inputs that wait to be handled. A full channel holds the feeds back; API calls are refused.
@@ -99,6 +99,8 @@ pub(crate) struct Driver<L> {
     next_api: u64,
     /// What operators decided, as it stands at the Manager.
     pub(crate) keeper: Keeper,
+    /// Where it is left what could not be kept (ACTS-07).
+    pub(crate) unkept: Arc<Mutex<Option<Unkept>>>,
     /// Calls that are answered when what they did is kept.
     keeping: BTreeSet<ApiId>,
     said: Said,
@@ -160,6 +162,7 @@ impl<L: Line> Driver<L> {
             callers: BTreeMap::new(),
             next_api: 0,
             keeper: Keeper::default(),
+            unkept: Arc::default(),
             keeping: BTreeSet::new(),
             said: Said::default(),
             before_timer: None,
@@ -276,10 +279,11 @@ impl<L: Line> Driver<L> {
             }
             Input::Kept(result) => {
                 let again = self.keeper.written(result);
-                if again && !closing {
-                    self.keep_later();
-                } else {
-                    self.keep();
+                match (again, closing) {
+                    (false, _) => self.keep(),
+                    (true, false) => self.keep_later(),
+                    // The next instance tries it (ACTS-07).
+                    (true, true) => {}
                 }
             }
             // After a close no further event is handled (LIFE-02).
@@ -438,6 +442,7 @@ impl<L: Line> Driver<L> {
             None => Ok(()),
             Some(why) => Err(EndError::Stream(why)),
         };
+        *lock(&self.unkept) = self.keeper.unkept();
         self.inputs.close();
         self.end.send_replace(Some(end));
     }

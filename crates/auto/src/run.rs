@@ -1,6 +1,7 @@
 //! Starting an instance (LIFE-01) and the handle that settles when it is over.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use greenroom_policy::acts::Acts;
@@ -124,8 +125,14 @@ impl AutoManager {
                 return Err(error);
             }
         };
+        let handed_on = lock(&settings.unkept).take();
+        driver.keeper = Keeper::new(acts.clone(), revision, seated).after(handed_on.clone());
+        driver.unkept = Arc::clone(&settings.unkept);
+        let acts = match handed_on {
+            Some(unkept) => unkept.over(acts),
+            None => acts,
+        };
         tell_of(&acts);
-        driver.keeper = Keeper::new(acts.clone(), revision, seated);
         driver.step(Event::Acts(Box::new(acts)));
         let inputs = driver.sender();
         driver
@@ -138,6 +145,11 @@ impl AutoManager {
         tokio::spawn(driver.run());
         Ok((instance, RunHandle::new(ended)))
     }
+}
+
+/// What stands in it; one that broke while it held the lock left it whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Connects, and reads what operators decided before (ACTS-03): the acts, and their key's revision.

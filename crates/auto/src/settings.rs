@@ -4,12 +4,13 @@
 //! no key of its own. Reading YAML and files is the program's.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use greenroom_sdk::Access;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::acts::Unkept;
 use crate::callbacks::{Callbacks, NoCallbacks};
 use crate::clock::{Clock, SystemClock};
 use crate::seat::Gate;
@@ -32,6 +33,8 @@ pub struct Settings {
     /// Whether decisions carry their trace. Switched off they cost less, and
     /// [`crate::AutoManager::explain`] of a placed job has no trace.
     pub traces: bool,
+    /// What an instance of these settings ended without having kept (ACTS-07).
+    pub(crate) unkept: Arc<Mutex<Option<Unkept>>>,
     /// The right to act, where it is one of several (ACTIVE).
     pub(crate) gate: Option<Gate>,
 }
@@ -50,6 +53,7 @@ impl Settings {
             clock: Arc::new(SystemClock::new()),
             seed: None,
             traces: true,
+            unkept: Arc::default(),
             gate: None,
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::output::shortened;
+use crate::output::{one_line, shortened};
 
 /// Exit codes of the binary. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +78,10 @@ pub(crate) type Outcome = Result<(), Failure>;
 // === impl Failure ===
 
 impl Failure {
+    /// With a message of one line: what it repeats from elsewhere may be of any length, and of any
+    /// letters, of which none breaks the line or steers the terminal.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        // A value that is told may be of any length.
-        let message: String = message.into();
-        let lines = message.split('\n').map(|line| shortened(line.to_owned()));
-        let message = lines.collect::<Vec<_>>().join("\n");
+        let message = shortened(one_line(&message.into()).into_owned());
         Self {
             exit,
             message,
@@ -90,6 +89,18 @@ impl Failure {
             reason: String::new(),
             at: Vec::new(),
             told: false,
+        }
+    }
+
+    /// With a message of several lines, each as of [`Failure::new`].
+    pub(crate) fn lines(exit: Exit, message: &str) -> Self {
+        let lines = message
+            .split('\n')
+            .map(|line| Self::new(exit, line).message);
+        let message = lines.collect::<Vec<_>>().join("\n");
+        Self {
+            message,
+            ..Self::new(exit, String::new())
         }
     }
 
@@ -236,8 +247,11 @@ mod tests {
                 "message": "x.yaml:3:7: jobs: expected a list", "at": [{"line": 3}],
             }})
         );
-        let long = Failure::failed(format!("a\n{}", "x".repeat(1_000_000)));
+        let long = format!("a\n{}", "x".repeat(1_000_000));
+        let long = Failure::lines(Exit::Failed, &long);
         assert!(long.message.starts_with("a\nxxx") && long.message.len() < 1_100);
+        let outside = Failure::failed("there is no node w1\nw2\u{1b}[31m");
+        assert_eq!(outside.message, "there is no node w1\\nw2\\u{1b}[31m");
         let failure = Failure::failed("there is no job x").because("unknownJob");
         assert_eq!(failure.as_json().unwrap()["error"]["reason"], "unknown_job");
         assert_eq!(failure.told().as_json(), None);

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::failure::Outcome;
+use crate::failure::{Exit, Outcome};
 
 /// Greenroom keeps live productions on the air.
 #[derive(Debug, Parser)]
@@ -88,11 +88,14 @@ fn main() -> ExitCode {
     if args.next_if(|word| word == "lease-guard").is_some() {
         return greenroom_worker::lease_guard::main(args);
     }
-    let mut matches = Cli::command().get_matches();
+    let mut matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return misread(&error),
+    };
     let json = wants_json(&matches);
     let cli = match Cli::from_arg_matches_mut(&mut matches) {
         Ok(cli) => cli,
-        Err(error) => error.format(&mut Cli::command()).exit(),
+        Err(error) => return misread(&error.format(&mut Cli::command())),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -117,6 +120,19 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit.code())
         }
     }
+}
+
+/// Tells why the command line cannot be taken, or what was asked about it. What it repeats of a word of
+/// the command line steers no terminal; then it comes without colours.
+fn misread(error: &clap::Error) -> ExitCode {
+    let steers = |word: std::ffi::OsString| word.to_string_lossy().contains(char::is_control);
+    if error.use_stderr() && std::env::args_os().any(steers) {
+        output::say(error.render().to_string().trim_end());
+    } else {
+        // Nobody is left to tell when the stream is gone.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::BadInput.code()))
 }
 
 /// Whether the verb was asked for JSON.

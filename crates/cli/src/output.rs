@@ -1,5 +1,6 @@
 //! Stdout is data: a table for people or JSON for programs. Stderr is talk.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -33,7 +34,7 @@ impl Output {
     /// Plain text on a line of its own.
     pub(crate) fn text(self, text: &str) -> Outcome {
         let mut out = io::stdout().lock();
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", harmless(text))?;
         Ok(out.flush()?)
     }
 
@@ -50,7 +51,35 @@ impl Output {
 /// Talk, on stderr, so that stdout stays data.
 pub(crate) fn say(text: &str) {
     // Nobody is left to tell when stderr is gone.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
+}
+
+/// A text of several lines in which nothing steers a terminal: what would is shown as it is written in
+/// quotes.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    escaped(text, |letter| {
+        letter.is_control() && !"\n\t".contains(letter)
+    })
+}
+
+/// What came from outside, as one line of a message: a break in it is shown as such.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    escaped(text, char::is_control)
+}
+
+fn escaped(text: &str, is_unwanted: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&is_unwanted) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if is_unwanted(letter) {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// Longest text that an operator gives of himself.
@@ -164,6 +193,17 @@ mod tests {
         assert!(text.contains("a b") && !text.contains('\u{1b}'), "{text}");
         assert!(text.len() < 3 * 1_100, "{}", text.len());
         assert!(text.contains("99100 letters left out"), "{text}");
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_shown_and_not_done() {
+        assert_eq!(harmless("a\tb\nc"), "a\tb\nc");
+        assert_eq!(
+            harmless("w1\u{1b}[31m\u{7}\u{9b}"),
+            "w1\\u{1b}[31m\\u{7}\\u{9b}"
+        );
+        assert_eq!(one_line("w1\nw2\r"), "w1\\nw2\\r");
+        assert_eq!(one_line("längere"), "längere");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use greenroom_placement::Findings;
 use greenroom_policy::effect::PlacementInfo;
 use greenroom_policy::getters::Admission;
 use greenroom_policy::migration::{MigrationPhase, MigrationState};
+use greenroom_policy::settings::words as forms;
 use greenroom_policy::{ApiAnswer, ApiCall, Metrics, Policy};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::job::{Job, JobState};
@@ -245,53 +246,26 @@ async fn call(State(shared): Ctx, headers: HeaderMap, body: Body) -> Answer<ApiA
     Ok(Json(live(&shared)?.call(call).await?))
 }
 
-/// Longest text that an operator gives of himself, longest name, longest image reference, in letters.
+/// Longest text that an operator gives of himself, in letters.
 const REASON_MAX: usize = 500;
-const NAME_MAX: usize = 128;
-const IMAGE_MAX: usize = 512;
-/// Images of one template.
-const IMAGES_MAX: usize = 256;
 
-/// What people write and others are shown: one line, of a length that can be read and kept.
+/// What people write and others are shown: one line, of a length that can be read and kept. A list of
+/// spares is checked with the settings.
 fn too_much(call: &ApiCall) -> Option<String> {
-    let faulty = |what: &str, text: &str, max: usize| {
-        let count = text.chars().count();
-        if count > max {
-            return Some(format!(
-                "{what} has {count} letters; at most {max} are taken"
-            ));
-        }
-        let letter = text.chars().find(|letter| letter.is_control())?;
-        Some(format!(
-            "{what} must be one line of plain text, and holds {letter:?}"
-        ))
-    };
-    let templates = |names: &[TemplateName]| {
-        let mut names = names.iter();
-        names.find_map(|name| faulty("the name of a template", name.as_str(), NAME_MAX))
+    let templates = |names: &Option<Vec<TemplateName>>| {
+        let names = names.iter().flatten().map(TemplateName::as_str);
+        forms::fault_of_templates(names.collect::<Vec<_>>().into_iter())
     };
     match call {
-        ApiCall::AbortMigration { reason, .. } => faulty("reason", reason, REASON_MAX),
+        ApiCall::AbortMigration { reason, .. } => {
+            let fault = forms::fault_of_line(reason, REASON_MAX)?;
+            Some(format!("reason {fault}"))
+        }
         ApiCall::UpdateHotSpareNode { changes, .. } => {
-            let lists = [&changes.warm_for, &changes.reserved_for];
-            lists
-                .into_iter()
-                .flatten()
-                .find_map(|names| templates(names))
+            templates(&changes.warm_for).or_else(|| templates(&changes.reserved_for))
         }
         ApiCall::SetTemplateImages { template, refs } => {
-            if template.is_empty() {
-                return Some("a template needs a name".to_owned());
-            }
-            if refs.len() > IMAGES_MAX {
-                let count = refs.len();
-                return Some(format!(
-                    "{count} images; a template has at most {IMAGES_MAX}"
-                ));
-            }
-            let mut refs = refs.iter();
-            templates(std::slice::from_ref(template))
-                .or_else(|| refs.find_map(|image| faulty("an image", image, IMAGE_MAX)))
+            forms::fault_of_images(template.as_str(), refs)
         }
         _ => None,
     }

@@ -8,6 +8,7 @@ mod every;
 mod locate;
 pub mod manager;
 pub mod schema;
+mod trees;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use serde::de::DeserializeOwned;
 pub use bundle::{Manifest, read_bundles};
 pub use every::every_problem;
 pub use locate::{Locations, Position};
+pub use trees::read_trees;
 
 /// Longest text that is read, in bytes. A bundle is at most 1 MiB encoded (BDL-15); a file may hold
 /// several.

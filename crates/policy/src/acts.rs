@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::drain::{Drain, DrainOptions};
 use crate::effect::{Effects, ErrorInfo, MirrorState};
-use crate::event::ApiCall;
+use crate::event::{ApiCall, ApiError};
 use crate::node::NodeRecord;
 use crate::policy::{Phase, Policy};
 use crate::settings::{HotSpare, Settings, hot_spares};
@@ -25,6 +25,13 @@ const ABSENT_MAX_AGE: Millis = Millis(7 * 24 * 3_600_000);
 
 /// Cordons that wait for servers; the oldest are forgotten beyond it.
 const ABSENT_MAX: usize = 1_000;
+
+/// Most bytes that all of it may take, as JSON: what the Manager takes as one value (KV-06), less room for
+/// what stands around it.
+const BYTES_MAX: usize = 1024 * 1024 - 1024;
+
+/// Most bytes that a list may bring it to. The rest is left to cordons and drains, which are urgent.
+const LISTS_MAX: usize = BYTES_MAX / 2;
 
 /// Everything that is kept, as a whole (ACTS-01).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -164,6 +171,72 @@ impl Policy {
                 .collect(),
         }
     }
+}
+
+// === impl Policy: room for it ===
+
+impl Policy {
+    /// Refuses a call that would make too much of what is kept, before it does anything (ACTS-06). A
+    /// provider's notice is never refused: it is true whether it can be kept or not.
+    pub(crate) fn check_room(&self, call: &ApiCall) -> Result<(), ApiError> {
+        let most = match call {
+            ApiCall::UpdateHotSpareSpecs { .. } | ApiCall::SetTemplateImages { .. } => LISTS_MAX,
+            ApiCall::CordonNode { .. } | ApiCall::EvictNode { .. } | ApiCall::DrainNode { .. } => {
+                BYTES_MAX
+            }
+            _ => return Ok(()),
+        };
+        let before = self.acts();
+        let after = size(&self.acts_with(before.clone(), call));
+        if after > most && after > size(&before) {
+            return Err(ApiError::TooMuchKept { bytes: after, most });
+        }
+        Ok(())
+    }
+
+    /// What would be kept after this call.
+    fn acts_with(&self, mut acts: Acts, call: &ApiCall) -> Acts {
+        match call {
+            ApiCall::UpdateHotSpareSpecs { hot_spares: list } => {
+                // A list with faults is refused with these.
+                if let Ok(list) = hot_spares(list, &self.settings.placement_pools) {
+                    acts.hot_spares = (list != self.acts.hot_spares).then_some(list);
+                }
+            }
+            ApiCall::SetTemplateImages { template, refs } => {
+                let base = self.acts.templates.get(template);
+                if base.map_or(refs.is_empty(), |base| base == refs) {
+                    acts.templates.remove(template);
+                } else {
+                    acts.templates.insert(template.clone(), refs.clone());
+                }
+            }
+            ApiCall::CordonNode { node_id }
+            | ApiCall::EvictNode { node_id }
+            | ApiCall::DrainNode { node_id, .. }
+                if self.nodes.contains_key(node_id) =>
+            {
+                let act = acts.nodes.entry(node_id.clone()).or_default();
+                act.cordoned = true;
+                if let ApiCall::DrainNode { options, .. } = call {
+                    let mut options = options.clone();
+                    if let Some(drain) = act.drain.take() {
+                        let kept = drain.options.strategies.into_iter();
+                        options.strategies = kept.chain(options.strategies).collect();
+                    }
+                    let ends = self.now.wall;
+                    act.drain = Some(KeptDrain { ends, options });
+                }
+            }
+            _ => {}
+        }
+        acts
+    }
+}
+
+/// Bytes of it as they are kept.
+fn size(acts: &Acts) -> usize {
+    serde_json::to_vec(acts).map_or(usize::MAX, |bytes| bytes.len())
 }
 
 /// A bought machine never comes back under its name.

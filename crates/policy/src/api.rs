@@ -33,6 +33,11 @@ impl Policy {
     }
 
     fn act(&mut self, id: ApiId, call: ApiCall, out: &mut Effects) {
+        if let Err(refused) = self.check_room(&call) {
+            let result = Err(refused);
+            out.push(Effect::ApiReply { id, result });
+            return;
+        }
         let result: ApiResult = match call {
             ApiCall::CreateBundle { bundle } => {
                 return self.pass(id, Call::CreateBundle(bundle), out);

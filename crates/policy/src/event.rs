@@ -345,6 +345,17 @@ pub enum ApiError {
         /// Why.
         why: String,
     },
+    /// All that is kept would be too large with it, so nothing was done (ACTS-06).
+    #[error(
+        "it is refused and changes nothing: cordons, drains, spares and templates that were set by hand \
+         would take {bytes} bytes with it, and at most {most} are kept of them; make the lists shorter"
+    )]
+    TooMuchKept {
+        /// What all of it would take.
+        bytes: usize,
+        /// What it may take with a call of this kind.
+        most: usize,
+    },
     /// The call on the Manager that it stands for failed.
     #[error(transparent)]
     Manager(#[from] CallFailure),
@@ -396,6 +407,7 @@ impl ApiError {
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),
             Self::NotKept { .. } => "notKept",
+            Self::TooMuchKept { .. } => "tooMuchKept",
             Self::Manager(CallFailure::Refused(refusal)) => &refusal.reason,
             Self::Manager(CallFailure::Unavailable(_)) => "unavailable",
             Self::Manager(CallFailure::TimedOut) => "timedOut",

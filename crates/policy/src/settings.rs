@@ -5,7 +5,9 @@
 //! is a fault, so that a typing slip cannot pass unseen (CONF-15).
 
 mod read;
+mod spares;
 mod validate;
+pub mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -198,6 +200,10 @@ pub enum FaultCode {
     SpareInstanceTypeMissing,
     /// A spare of a shape that its tier does not list.
     SpareInstanceTypeNotListed,
+    /// More spares than their tier may hold.
+    TargetAboveMaxNodes,
+    /// A key of bought machines on a tier of one's own.
+    NotForLocalServers,
     /// Exclusive for nobody.
     ExclusiveWithoutReservedFor,
     /// Node services without the switch.
@@ -244,7 +250,7 @@ pub(crate) fn hot_spares(
     list: &serde_json::Value,
     pools: &[Pool],
 ) -> Result<Vec<HotSpare>, AutoSettingsValidationError> {
-    validate::hot_spare_list(list, pools)
+    spares::hot_spare_list(list, pools)
 }
 
 // === impl AutoSettingsValidationError ===
@@ -326,6 +332,8 @@ impl FaultCode {
             Self::InvalidTargetCount => "invalidTargetCount",
             Self::SpareInstanceTypeMissing => "spareInstanceTypeMissing",
             Self::SpareInstanceTypeNotListed => "spareInstanceTypeNotListed",
+            Self::TargetAboveMaxNodes => "targetAboveMaxNodes",
+            Self::NotForLocalServers => "notForLocalServers",
             Self::ExclusiveWithoutReservedFor => "exclusiveWithoutReservedFor",
             Self::ExperimentalNotEnabled => "experimentalNotEnabled",
             Self::UnsupportedLifecycle => "unsupportedLifecycle",

@@ -646,3 +646,28 @@ async fn an_operator_is_answered_when_what_he_did_is_kept() {
     bench.instance.close().await;
     assert!(bench.kept.try_recv().is_err());
 }
+
+// spec: ACTS-07
+#[tokio::test]
+async fn what_was_not_kept_when_the_manager_died_is_left_to_the_next_instance() {
+    let mut bench = Bench::silent();
+    let left = Arc::clone(&bench.driver.as_ref().unwrap().unkept);
+    bench.start();
+    bench.hydrate().await;
+    assert!(bench.instance.live().await);
+    bench.keeps.send_replace(false);
+    let cordoned = bench.instance.cordon_node("n1");
+    bench.kept.recv().await.unwrap();
+    let end = Input::StreamEnded("the Manager went away".to_owned());
+    bench.inputs.send(end).await.unwrap();
+    let broken = Input::Kept(Err(CallFailure::Unavailable("gone".to_owned())));
+    bench.inputs.send(broken).await.unwrap();
+    let Err(CallError::Api(refused)) = cordoned.await else {
+        panic!("it is not kept");
+    };
+    assert_eq!(refused.code(), "notKept");
+    assert!(bench.instance.ended().await.is_err());
+    let unkept = lock(&left).take().expect("it is handed on");
+    let acts = unkept.over(Acts::default());
+    assert!(acts.nodes[&NodeId::new("n1")].cordoned);
+}

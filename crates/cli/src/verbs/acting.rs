@@ -11,7 +11,7 @@ use greenroom_sdk::types::NodeId;
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
-use crate::output::Output;
+use crate::output::{Output, one_line};
 
 /// Keep new placements off nodes, until they are uncordoned. What runs there runs on.
 #[derive(Debug, Args)]
@@ -168,7 +168,7 @@ impl Nodes {
 fn partly(mut failure: Failure, nodes: &[NodeId], at: usize, words: &str) -> Failure {
     let names = |nodes: &[NodeId]| {
         let names: Vec<&str> = nodes.iter().map(NodeId::as_str).collect();
-        names.join(", ")
+        one_line(&names.join(", ")).into_owned()
     };
     if nodes.len() > 1 {
         failure.message = format!("{}: {}", names(&nodes[at..=at]), failure.message);

@@ -222,7 +222,10 @@ impl Apply {
             output.either(&applied, || {
                 format!("bundle {bundle_id} {action} (revision {revision})")
             })?;
-            awaited.add(bundle, &ids, now(), self.timeout);
+            if self.wait {
+                let dormant = dormant(&client, bundle_id).await?;
+                awaited.add(bundle, &ids, &dormant, now(), self.timeout);
+            }
         }
         if self.wait {
             wait_for(&client, awaited, self.timeout).await
@@ -232,8 +235,15 @@ impl Apply {
     }
 }
 
+/// Jobs of a bundle that start by hand alone, or were stopped so.
+async fn dormant(client: &Client, bundle_id: &BundleId) -> Result<BTreeSet<JobId>, Failure> {
+    let known = client.get_bundle(bundle_id.clone()).await?;
+    let dormant = known.jobs.into_iter().filter(|job| job.dormant);
+    Ok(dormant.map(|job| job.job_id).collect())
+}
+
 /// Waits for what starts by itself in the time of the wait, and says what that leaves out.
-async fn wait_for(client: &Client, awaited: Awaited, limit: Duration) -> Outcome {
+pub(crate) async fn wait_for(client: &Client, awaited: Awaited, limit: Duration) -> Outcome {
     let never = awaited.lines(true);
     for line in awaited.lines(false).iter().chain(&never) {
         say(line);

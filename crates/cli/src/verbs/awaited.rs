@@ -1,6 +1,6 @@
 //! Which jobs of a bundle `apply --wait` waits for, and why not for the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,8 @@ pub(crate) enum Unawaited {
     StopsFirst(Wall, Wall),
     /// Somebody starts it by hand.
     ByHand,
+    /// Somebody stopped it by hand.
+    Stopped,
     /// It starts later than the wait lasts.
     Later(Wall),
 }
@@ -50,6 +52,9 @@ impl fmt::Display for Unawaited {
                 )
             }
             Self::ByHand => f.write_str("it is started by hand, with `greenroom start`"),
+            Self::Stopped => {
+                f.write_str("it was stopped by hand, and is started again with `greenroom start`")
+            }
             Self::Later(start) => write!(f, "it starts at {start}, which is beyond this wait"),
         }
     }
@@ -58,10 +63,17 @@ impl fmt::Display for Unawaited {
 // === impl Awaited ===
 
 impl Awaited {
-    /// Takes the jobs of one bundle.
-    pub(crate) fn add(&mut self, bundle: &Bundle, jobs: &[JobId], now: Wall, limit: Duration) {
+    /// Takes the jobs of one bundle, of which those are at rest that `dormant` names.
+    pub(crate) fn add(
+        &mut self,
+        bundle: &Bundle,
+        jobs: &[JobId],
+        dormant: &BTreeSet<JobId>,
+        now: Wall,
+        limit: Duration,
+    ) {
         for job_id in jobs {
-            match why_not(bundle, job_id, now, limit) {
+            match why_not(bundle, job_id, dormant.contains(job_id), now, limit) {
                 None => self.jobs.push(job_id.clone()),
                 Some(why) => self.others.entry(why).or_default().push(job_id.clone()),
             }
@@ -89,7 +101,13 @@ fn names(jobs: &[JobId]) -> String {
     }
 }
 
-fn why_not(bundle: &Bundle, job_id: &JobId, now: Wall, limit: Duration) -> Option<Unawaited> {
+fn why_not(
+    bundle: &Bundle,
+    job_id: &JobId,
+    is_dormant: bool,
+    now: Wall,
+    limit: Duration,
+) -> Option<Unawaited> {
     let job = (0..bundle.copies())
         .flat_map(|copy| bundle.jobs.iter().map(move |job| (copy, job)))
         .find(|(copy, job)| bundle.job_id(*copy, &job.job_name) == *job_id)
@@ -103,8 +121,11 @@ fn why_not(bundle: &Bundle, job_id: &JobId, now: Wall, limit: Duration) -> Optio
             return Some(Unawaited::StopsFirst(stop, start));
         }
     }
-    if job.start_mode != StartMode::Auto {
-        return Some(Unawaited::ByHand);
+    if is_dormant {
+        return Some(match job.start_mode {
+            StartMode::Manual => Unawaited::ByHand,
+            StartMode::Auto => Unawaited::Stopped,
+        });
     }
     let end = now.plus(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
     start.filter(|start| *start > end).map(Unawaited::Later)
@@ -130,15 +151,33 @@ mod tests {
     }
 
     fn why(text: &str) -> Option<String> {
+        told(text, &[])
+    }
+
+    fn told(text: &str, dormant: &[&str]) -> Option<String> {
         let job =
             "jobs: [{jobName: e, requirements: {}, launch: {services: [{name: s, command: x}]}}]\n";
         let bundle = bundle(&format!("{text}{job}"));
         let now: Wall = "2026-11-30T00:00:00Z".parse().unwrap();
         let mut awaited = Awaited::default();
-        awaited.add(&bundle, &["b.0.e".into()], now, Duration::from_secs(120));
+        let dormant = dormant.iter().map(|id| (*id).into()).collect();
+        let jobs = ["b.0.e".into()];
+        awaited.add(&bundle, &jobs, &dormant, now, Duration::from_secs(120));
         assert_eq!(awaited.jobs.len() + awaited.others.len(), 1);
         let never = awaited.lines(true);
         never.into_iter().chain(awaited.lines(false)).next()
+    }
+
+    #[test]
+    fn what_rests_by_somebodys_hand_is_not_waited_for() {
+        let stopped = told("", &["b.0.e"]).unwrap();
+        assert!(
+            stopped.contains("stopped by hand") && stopped.contains("`greenroom start`"),
+            "{stopped}"
+        );
+        let over = "stopAt: 2021-01-01T00:00:00Z\n";
+        let over = told(over, &["b.0.e"]).unwrap();
+        assert!(over.contains("is over"), "{over}");
     }
 
     #[test]

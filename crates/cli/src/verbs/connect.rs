@@ -110,7 +110,9 @@ impl Reach {
                     } else {
                         ("unreachable", hint(cause))
                     };
-                    Failure::failed(told.join("\n")).because(reason).hint(hint)
+                    Failure::lines(Exit::Failed, &told.join("\n"))
+                        .because(reason)
+                        .hint(hint)
                 }
                 other => other.into(),
             })

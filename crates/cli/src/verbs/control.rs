@@ -210,7 +210,7 @@ pub(crate) fn checked_settings(
     let refuse = |problems: Vec<Problem>| -> Failure { refuse(&problems) };
     let (name, text) = read_text(file).map_err(|problem| refuse(vec![problem]))?;
     let mut trees: Vec<serde_json::Value> =
-        greenroom_manifest::read(&name, &text).map_err(|problem| refuse(vec![problem]))?;
+        greenroom_manifest::read_trees(&name, &text).map_err(|problem| refuse(vec![problem]))?;
     let whole = |message: String| {
         refuse(vec![Problem {
             file: name.clone(),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use greenroom_manifest::{Manifest, Position, Problem, TEXT_MAX, read_bundles};
 
-use crate::failure::Failure;
-use crate::output::shortened;
+use crate::failure::{Exit, Failure};
+use crate::output::{one_line, shortened};
 
 /// Reads all manifests, or tells every fault in them.
 pub(crate) fn read_all(files: &[PathBuf]) -> Result<Vec<Manifest>, Vec<Problem>> {
@@ -94,8 +94,11 @@ fn place_after(text: &[u8]) -> Position {
 
 /// One line for each.
 pub(crate) fn refuse(problems: &[Problem]) -> Failure {
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    Failure::bad_input(told.join("\n")).at(problems.iter().map(as_json).collect())
+    let told: Vec<String> = problems
+        .iter()
+        .map(|problem| one_line(&problem.to_string()).into_owned())
+        .collect();
+    Failure::lines(Exit::BadInput, &told.join("\n")).at(problems.iter().map(as_json).collect())
 }
 
 /// A problem as data.

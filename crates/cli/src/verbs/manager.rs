@@ -108,7 +108,7 @@ impl Manager {
         let overrides = overrides_file(|name| std::env::var_os(name));
         told.extend(greenroom_manager::overrides_problems(&overrides));
         if !told.is_empty() {
-            return Err(Failure::bad_input(told.join("\n")).at(at));
+            return Err(Failure::lines(Exit::BadInput, &told.join("\n")).at(at));
         }
         let told = serde_json::json!({"file": file, "overrides": overrides, "ok": true});
         Output { json: self.json }.either(&told, || {

@@ -216,7 +216,7 @@ fn check(files: &[PathBuf], output: Output) -> Outcome {
     if problems.is_empty() {
         Ok(())
     } else {
-        let failure = Failure::bad_input(problems.join("\n"));
+        let failure = Failure::lines(crate::failure::Exit::BadInput, &problems.join("\n"));
         Err(if output.json { failure.told() } else { failure })
     }
 }

@@ -190,8 +190,8 @@ fn reserved_for(templates: &str, exclusive: bool) -> String {
 
 async fn set(control: &Control, file: &std::path::Path, output: Output) -> Outcome {
     let (name, text) = read_text(file).map_err(|problem| refuse(&[problem]))?;
-    let trees: Vec<serde_json::Value> =
-        greenroom_manifest::read(&name, &text).map_err(|problem| refuse(&[problem]))?;
+    let trees = greenroom_manifest::read_trees(&name, &text);
+    let trees: Vec<serde_json::Value> = trees.map_err(|problem| refuse(&[problem]))?;
     let [tree] = trees.as_slice() else {
         let count = trees.len();
         let text = format!("{name}: it must hold one document, and holds {count}");
@@ -335,6 +335,16 @@ impl Templates {
                 control,
             } => (template, images, json, control),
         };
+        if images.is_empty() {
+            let known = control.client().templates().await;
+            let known = known.map_err(|error| lost(&error))?;
+            if !known.contains_key(&template) {
+                let text = format!("there is no template {template}, so none is taken away");
+                return Err(Failure::failed(text)
+                    .because("unknown_template")
+                    .hint("`greenroom templates list` lists them"));
+            }
+        }
         let call = ApiCall::SetTemplateImages {
             template: template.clone(),
             refs: images.clone(),

@@ -56,7 +56,7 @@ impl Up {
         let settings = match &self.settings {
             Some(file) => Some(super::control::checked_settings(
                 file,
-                Some("127.0.0.1:0"),
+                Some("127.0.0.1:1"),
                 None,
             )?),
             None => None,

@@ -78,6 +78,18 @@ fn settings_that_are_none_are_refused() {
         std::fs::write(&file, text).unwrap();
         run(&["control", "-c", name]).refused(2, &[words]);
     }
+    // All faults are told, whatever stands ahead of them, and nothing is connected.
+    let faulty = "url: 'a b:99999'\npendingWindow: .nan\nmaxRestartsPerHour: -3\n\
+        prefetchParallelNodes: .inf\nremoveStoppedNodesAfter: 0\n";
+    std::fs::write(&file, faulty).unwrap();
+    let lines = [
+        "settings.yaml:1:1: url: ",
+        "settings.yaml:2:1: pendingWindow: ",
+        "settings.yaml:3:1: maxRestartsPerHour: ",
+        "settings.yaml:4:1: prefetchParallelNodes: ",
+        "settings.yaml:5:1: removeStoppedNodesAfter: ",
+    ];
+    run(&["control", "-c", name]).refused(2, &lines);
     // An address from elsewhere hides no fault of the one in the file.
     std::fs::write(&file, "url: 7\n").unwrap();
     let elsewhere = ["control", "-c", name, "--manager", "127.0.0.1:1"];

@@ -304,7 +304,30 @@ fn spares_and_templates_are_changed_while_it_runs() {
     up.run(&["spares", "set", "-f", "bad.yaml"])
         .refused(2, &["bad.yaml:3:5: hotSpares[0].targetCount: "]);
     up.run(&["templates", "set", &"x".repeat(2_000), "img:1"])
-        .refused(2, &["at most 128"]);
+        .refused(2, &["1 to 128 bytes"]);
+    for (template, image, words) in [
+        ("enc", "", "image reference is empty"),
+        ("t u", "img:1", "template name"),
+        ("enc", "x y", "has a space"),
+        ("enc", "x\u{1b}[31m", "one line"),
+    ] {
+        let ran = up.run(&["templates", "set", template, image]);
+        ran.refused(2, &[words]);
+    }
+    up.run(&["templates", "set", "nosuch"])
+        .refused(1, &["no template nosuch", "templates list"]);
+    let many: Vec<String> = (0..6_000).map(|at| format!("t{at:0>120}")).collect();
+    for (fault, at) in [
+        ("warmFor: [\"a\\e[31mRED\\a\"]", "warmFor"),
+        ("warmFor: [\"a\\nb\", \"\"]", "warmFor"),
+        ("spec: {region: \"x\\ny\"}", "spec.region"),
+        (&format!("warmFor: [{}]", many.join(", ")), "warmFor"),
+    ] {
+        let at = format!("hotSpares[0].{at}");
+        up.file("bad.yaml", format!("- pool: local\n  {fault}\n"));
+        up.run(&["spares", "set", "-f", "bad.yaml"])
+            .refused(2, &["bad.yaml:2:", &at]);
+    }
     up.file("none.yaml", "pools: []\n");
     up.run(&["spares", "set", "-f", "none.yaml"])
         .refused(2, &["none.yaml", "hotSpares"]);
@@ -407,6 +430,39 @@ fn a_job_is_started_and_stopped_by_hand() {
     let stopped = up.run(&["stop", "tale.0.a", "--json"]).ok().json();
     assert_eq!(stopped, json!({"jobId": "tale.0.a", "action": "stopped"}));
     assert_eq!(up.job("tale.0.a")["state"], "dormant");
+    up.file("auto.yaml", sleeping("auto", &["a"]));
+    up.run(&["apply", "-f", "auto.yaml", "--wait"]).ok();
+    up.run(&["stop", "auto.0.a"]).ok();
+    up.run(&["apply", "-f", "auto.yaml", "--wait"])
+        .ok()
+        .says(&["not waited for: auto.0.a: it was stopped by hand"]);
+    // One whose time is to come is not started by the call, which says so.
+    let later = format!(
+        "startDateTime: 2999-01-01T00:00:00Z\n{}",
+        sleeping("late", &["a"])
+    );
+    up.file("late.yaml", later);
+    up.run(&["apply", "-f", "late.yaml"]).ok();
+    up.run(&["stop", "late.0.a"]).ok();
+    let started = up.run(&["start", "late.0.a", "--wait"]).ok();
+    assert!(
+        started.stdout.contains("2999-01-01T00:00:00"),
+        "{}",
+        started.stdout
+    );
+    started.says(&["not waited for: late.0.a: it starts at 2999-01-01"]);
+    for name in ["w1\u{1b}[31m", "w1\nw2"] {
+        for verb in ["cordon", "start"] {
+            let ran = up.run(&[verb, name]);
+            let lines = ran.stderr.lines().filter(|line| line.contains("w1"));
+            assert_eq!(lines.count(), 1, "{}", ran.stderr);
+            assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
+            ran.refused(1, &["w1\\"]);
+        }
+    }
+    let ran = up.run(&["get", "w1\u{1b}[31m"]);
+    assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
+    ran.refused(2, &["w1"]);
     for verb in ["start", "stop"] {
         up.run(&[verb, "nix"])
             .refused(1, &["no bundle has a job nix", "get jobs"]);

@@ -1,9 +1,12 @@
 //! Reading a tree field by field, so that one fault does not hide the next and each has its path.
 
+use std::str::FromStr;
+
+use greenroom_types::Millis;
+use greenroom_types::id::{IdError, TemplateName};
 use serde_json::{Map, Value};
 
-use super::{Fault, FaultCode};
-use greenroom_types::Millis;
+use super::{Fault, FaultCode, words};
 
 /// Faults found so far.
 #[derive(Default)]
@@ -113,6 +116,48 @@ impl<'a> Node<'a> {
                 None
             }
         }
+    }
+
+    /// A text of one line that can be shown (CONF-18).
+    pub(super) fn line(&mut self, key: &'static str, faults: &mut Faults) -> Option<String> {
+        let text = self.text(key, faults)?;
+        if let Some(fault) = words::fault_of_line(&text, words::WORD_MAX) {
+            faults.add(FaultCode::UnknownValue, &self.path_of(key), fault);
+        }
+        Some(text)
+    }
+
+    /// A name of its kind's form; empty where there is none, which is a fault of its own.
+    pub(super) fn name<T: FromStr<Err = IdError> + for<'t> From<&'t str>>(
+        &mut self,
+        key: &'static str,
+        faults: &mut Faults,
+    ) -> T {
+        let text = self.text(key, faults).unwrap_or_default();
+        if !text.is_empty()
+            && let Err(error) = T::from_str(&text)
+        {
+            faults.add(
+                FaultCode::UnknownValue,
+                &self.path_of(key),
+                error.to_string(),
+            );
+        }
+        T::from(text.as_str())
+    }
+
+    /// Names of templates, each of the form of one.
+    pub(super) fn templates(
+        &mut self,
+        key: &'static str,
+        faults: &mut Faults,
+    ) -> Vec<TemplateName> {
+        let texts = self.texts(key, faults);
+        let names = texts.iter().map(String::as_str);
+        if let Some(fault) = words::fault_of_templates(names) {
+            faults.add(FaultCode::UnknownValue, &self.path_of(key), fault);
+        }
+        texts.into_iter().map(TemplateName::from).collect()
     }
 
     pub(super) fn flag(&mut self, key: &'static str, faults: &mut Faults) -> Option<bool> {

@@ -363,3 +363,88 @@ fn a_spare_of_a_shape_that_its_tier_does_not_list_is_refused() {
         ["spareInstanceTypeNotListed@hotSpares[0].spec.instanceType"]
     );
 }
+
+// spec: CONF-18
+#[test]
+fn words_that_others_are_shown_are_of_one_line_and_of_a_length() {
+    let long = "x".repeat(200);
+    let mut cloud = elastic("c");
+    cloud["region"] = json!("r\n");
+    cloud["candidateInstanceTypes"][0]["instanceType"] = json!(long);
+    let tree = json!({
+        "placementPools": [
+            {"name": "a\nb", "tiers": [fixed("x\u{1b}[31m"), cloud]}, {"name": "p", "tiers": [fixed("t")]},
+        ],
+        "hotSpares": [{"pool": "p", "targetCount": 1, "spec": {"region": "x\ny", "az": "\u{7}"},
+            "warmFor": ["a\u{1b}[31mRED"], "reservedFor": ["b", ""]}],
+        "templateImages": {"": ["a"], "b": ["", "i:1"], "c": ["x\ny"], "d": ["x y"], "t u": ["i:1"],
+            "e": vec!["i:1"; 257], "f": ["i".repeat(513)]},
+    });
+    let error = parse(tree.clone()).unwrap_err();
+    assert!(!error.to_string().contains(char::is_control), "{error}");
+    let mut found = faults(tree);
+    found.sort();
+    let mut wanted = vec![
+        "unknownValue@placementPools[0].name".to_owned(),
+        "unknownValue@placementPools[0].tiers[0].name".to_owned(),
+        "unknownValue@placementPools[0].tiers[1].region".to_owned(),
+        "unknownValue@placementPools[0].tiers[1].candidateInstanceTypes[0].instanceType".to_owned(),
+        "unknownValue@hotSpares[0].spec.region".to_owned(),
+        "unknownValue@hotSpares[0].spec.az".to_owned(),
+        "unknownValue@hotSpares[0].warmFor".to_owned(),
+        "unknownValue@hotSpares[0].reservedFor".to_owned(),
+    ];
+    for template in ["", "b", "c", "d", "t u", "e", "f"] {
+        wanted.push(format!("unknownValue@templateImages.{template}"));
+    }
+    wanted.sort();
+    assert_eq!(found, wanted);
+    let many: Vec<String> = (0..6_000).map(|at| format!("t{at}")).collect();
+    let pools = json!([{"name": "p", "tiers": [fixed("t")]}]);
+    assert_eq!(
+        faults(json!({"placementPools": pools, "hotSpares": [{"pool": "p", "warmFor": many}]})),
+        ["unknownValue@hotSpares[0].warmFor"]
+    );
+}
+
+// spec: CONF-12, CONF-13
+#[test]
+fn settings_that_could_never_work_are_refused() {
+    let with = |tiers: Value, count: u32| {
+        json!({
+            "placementPools": [{"name": "p", "tiers": tiers}],
+            "hotSpares": [{"pool": "p", "targetCount": count, "spec": {"instanceType": "c5.xlarge"}}],
+        })
+    };
+    for (most, count) in [(0, 1), (1, 3)] {
+        let mut capped = elastic("t");
+        capped["maxNodes"] = json!(most);
+        assert_eq!(
+            faults(with(json!([capped]), count)),
+            ["targetAboveMaxNodes@hotSpares[0].targetCount"]
+        );
+        assert!(parse(with(json!([capped]), most)).is_ok());
+        // Servers of one's own may be marked as spares, as many as there are.
+        assert!(parse(with(json!([capped, fixed("own")]), count)).is_ok());
+    }
+    let mut own = fixed("own");
+    own["region"] = json!("r");
+    own["launchMode"] = json!("spot");
+    own["maxNodes"] = json!(0);
+    own["candidateInstanceTypes"] = elastic("t")["candidateInstanceTypes"].clone();
+    let tier = "placementPools[0].tiers[0]";
+    assert_eq!(
+        faults(with(json!([own]), 0)),
+        ["region", "launchMode", "maxNodes", "candidateInstanceTypes"]
+            .map(|key| format!("notForLocalServers@{tier}.{key}"))
+    );
+    let mut huge = elastic("t");
+    huge["candidateInstanceTypes"][0]["totalCapacity"] = json!(1e300);
+    assert_eq!(
+        faults(with(json!([huge]), 0)),
+        [format!(
+            "invalidCandidate@{tier}.candidateInstanceTypes[0].totalCapacity"
+        )]
+    );
+    assert_eq!(faults(json!({"url": "a b:99999"})), ["unknownValue@url"]);
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::Millis;
 use greenroom_types::bundle::BundleJob;
-use greenroom_types::id::{PoolName, TemplateName};
+use greenroom_types::id::{PoolName, ServiceId, TierName};
 use greenroom_types::inventory::{Capability, Gpu};
 use greenroom_types::pool::{
     CandidateInstanceType, PackingStrategy, Pool, Reliability, RootVolume, ScaleOut, Tier, TierKind,
@@ -12,12 +12,15 @@ use greenroom_types::pool::{
 use serde_json::Value;
 
 use super::read::{Faults, Node, Zero, wanted};
+use super::spares::{hot_spares, template_images};
+use super::words;
 use super::{
-    AutoSettingsValidationError, Ceilings, FaultCode, HotSpare, HotSpareSpec, MigrationDeadlines,
-    NodeService, Settings,
+    AutoSettingsValidationError, Ceilings, FaultCode, MigrationDeadlines, NodeService, Settings,
 };
 
 const DEFAULT_MAX_RESTARTS_PER_HOUR: u32 = 6;
+/// More vCPUs than any machine has: whoever writes more slipped on the keys.
+const AMOUNT_MAX: f64 = 1_000_000.0;
 
 pub(super) fn settings(tree: &Value) -> Result<Settings, AutoSettingsValidationError> {
     let mut faults = Faults::default();
@@ -31,6 +34,8 @@ pub(super) fn settings(tree: &Value) -> Result<Settings, AutoSettingsValidationE
             "url",
             "the address of the Manager is required, as host:port",
         );
+    } else if let Some(fault) = words::fault_of_address(&url) {
+        f.add(FaultCode::UnknownValue, "url", fault);
     }
     let pending_window = root.seconds("pendingWindow", Zero::Allowed, f);
     let remove_stopped = root.seconds("removeStoppedNodesAfter", Zero::Refused, f);
@@ -134,7 +139,7 @@ fn pools(root: &mut Node<'_>, f: &mut Faults) -> Vec<Pool> {
     let mut pools: Vec<Pool> = Vec::new();
     for (entry, path) in root.list("placementPools", f) {
         let mut node = Node::new(Some(entry), &path, f);
-        let name = PoolName::new(node.text("name", f).unwrap_or_default());
+        let name: PoolName = node.name("name", f);
         let name_path = node.path_of("name");
         if name.is_empty() {
             f.add(FaultCode::EmptyPoolName, &name_path, "a pool needs a name");
@@ -187,7 +192,7 @@ fn pools(root: &mut Node<'_>, f: &mut Faults) -> Vec<Pool> {
 /// A tier as far as it can be read; none when it does not even say what it is.
 fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
     let mut node = Node::new(Some(entry), path, f);
-    let name = node.text("name", f).unwrap_or_default();
+    let name: TierName = node.name("name", f);
     if name.is_empty() {
         f.add(
             FaultCode::EmptyTierName,
@@ -198,7 +203,7 @@ fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
     let kinds = ["aws", "oci", "local-servers"];
     let kind: Option<TierKind> = required(&mut node, "kind", &kinds, f);
     let scale_out: Option<ScaleOut> = required(&mut node, "scaleOut", &["elastic", "fixed"], f);
-    let region = node.text("region", f);
+    let region = node.line("region", f);
     let packing_strategy: Option<PackingStrategy> =
         node.choice("packingStrategy", &["binpack", "spread"], f);
     let modes = ["on-demand", "spot", "reserved"];
@@ -258,6 +263,23 @@ fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
             );
         }
     }
+    if kind == Some(TierKind::LocalServers) && scale_out == Some(ScaleOut::Fixed) {
+        let idle = [
+            ("region", region.is_some()),
+            ("launchMode", launch_mode.is_some()),
+            ("maxNodes", max_nodes == Some(0)),
+            ("candidateInstanceTypes", !candidates.is_empty()),
+        ];
+        for (key, _) in idle.iter().filter(|(_, is_set)| *is_set) {
+            f.add(
+                FaultCode::NotForLocalServers,
+                &node.path_of(key),
+                format!(
+                    "tier {name:?} takes the servers that are there and buys none; leave this out"
+                ),
+            );
+        }
+    }
     if root_volume.is_some() && kind.is_some_and(|kind| kind != TierKind::Aws) {
         f.add(
             FaultCode::RootVolumeNotAws,
@@ -267,7 +289,7 @@ fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
     }
     node.finish(f);
     Some(Tier {
-        name: name.into(),
+        name,
         kind: kind?,
         region,
         packing_strategy: packing_strategy.unwrap_or_default(),
@@ -301,8 +323,8 @@ fn required<T: serde::de::DeserializeOwned>(
 
 fn candidate(entry: &Value, path: &str, f: &mut Faults) -> CandidateInstanceType {
     let mut node = Node::new(Some(entry), path, f);
-    let instance_type = node.text("instanceType", f).unwrap_or_default();
-    if instance_type.is_empty() {
+    let instance_type = node.line("instanceType", f).unwrap_or_default();
+    if instance_type.trim().is_empty() {
         f.add(
             FaultCode::InvalidCandidate,
             &node.path_of("instanceType"),
@@ -313,13 +335,15 @@ fn candidate(entry: &Value, path: &str, f: &mut Faults) -> CandidateInstanceType
         let value = node.raw(key);
         let number = value.and_then(Value::as_f64);
         match number {
-            Some(n) if n.is_finite() && n > 0.0 => n,
+            Some(n) if n > 0.0 && n <= AMOUNT_MAX => n,
             _ => {
                 f.add(
                     FaultCode::InvalidCandidate,
                     &node.path_of(key),
                     wanted(
-                        &format!("a finite number above 0 for shape {instance_type:?}"),
+                        &format!(
+                            "a number above 0, at most {AMOUNT_MAX}, for shape {instance_type:?}"
+                        ),
                         value.unwrap_or(&Value::Null),
                     ),
                 );
@@ -412,141 +436,6 @@ fn gpu(entry: &Value, position: usize, path: &str, f: &mut Faults) -> Gpu {
     read
 }
 
-/// A list of spare entries by itself (SPARE-20).
-pub(super) fn hot_spare_list(
-    list: &Value,
-    pools: &[Pool],
-) -> Result<Vec<HotSpare>, AutoSettingsValidationError> {
-    let mut faults = Faults::default();
-    let tree = serde_json::json!({ "hotSpares": list });
-    let mut root = Node::new(Some(&tree), "", &mut faults);
-    let entries = root.list("hotSpares", &mut faults);
-    let spares = hot_spares(&entries, pools, &mut faults);
-    if faults.0.is_empty() {
-        Ok(spares)
-    } else {
-        Err(AutoSettingsValidationError { faults: faults.0 })
-    }
-}
-
-fn hot_spares(entries: &[(&Value, String)], pools: &[Pool], f: &mut Faults) -> Vec<HotSpare> {
-    let mut spares: Vec<HotSpare> = Vec::new();
-    for (entry, path) in entries {
-        let mut node = Node::new(Some(entry), path, f);
-        let pool_name = PoolName::new(node.text("pool", f).unwrap_or_default());
-        let pool = pools.iter().find(|pool| pool.name == pool_name);
-        if pool.is_none() || pool_name.is_empty() {
-            f.add(
-                FaultCode::UnknownHotSparePool,
-                &node.path_of("pool"),
-                format!("no placement pool is called {pool_name:?}"),
-            );
-        } else if spares.iter().any(|other| other.pool == pool_name) {
-            f.add(
-                FaultCode::DuplicateHotSpare,
-                &node.path_of("pool"),
-                format!("pool {pool_name:?} has a spare entry already"),
-            );
-        }
-        let target = node.raw("targetCount");
-        let target_count = match target.map(|value| (value, value.as_u64())) {
-            None => 0,
-            Some((_, Some(count))) if count <= 100_000 => u32::try_from(count).unwrap_or(0),
-            Some((value, _)) => {
-                f.add(
-                    FaultCode::InvalidTargetCount,
-                    &node.path_of("targetCount"),
-                    wanted("a whole number from 0 to 100000", value),
-                );
-                0
-            }
-        };
-        let mut spec_node = node.child("spec", f);
-        let spec = HotSpareSpec {
-            instance_type: spec_node.text("instanceType", f).unwrap_or_default(),
-            region: spec_node.text("region", f).unwrap_or_default(),
-            az: spec_node.text("az", f).unwrap_or_default(),
-        };
-        if target_count > 0
-            && spec.instance_type.is_empty()
-            && pool.is_some_and(|pool| pool.tiers.iter().any(Tier::is_elastic))
-        {
-            f.add(
-                FaultCode::SpareInstanceTypeMissing,
-                &spec_node.path_of("instanceType"),
-                format!("spares of pool {pool_name:?} are bought; say which shape"),
-            );
-        }
-        // Spares are bought in the first elastic tier (SPARE-07).
-        let tier = pool.and_then(|pool| pool.tiers.iter().find(|tier| tier.is_elastic()));
-        if let Some(tier) = tier.filter(|_| target_count > 0 && !spec.instance_type.is_empty()) {
-            let shapes = tier.candidate_instance_types.iter();
-            let shapes: Vec<&str> = shapes.map(|shape| shape.instance_type.as_str()).collect();
-            if !shapes.contains(&spec.instance_type.as_str()) {
-                f.add(
-                    FaultCode::SpareInstanceTypeNotListed,
-                    &spec_node.path_of("instanceType"),
-                    format!(
-                        "tier {:?}, where spares of pool {pool_name:?} are bought, lists no shape {:?}; \
-                         it lists {}",
-                        tier.name,
-                        spec.instance_type,
-                        shapes.join(", ")
-                    ),
-                );
-            }
-        }
-        spec_node.finish(f);
-        let templates = |texts: Vec<String>| texts.into_iter().map(TemplateName::from).collect();
-        let spare = HotSpare {
-            pool: pool_name,
-            target_count,
-            spec,
-            warm_for: templates(node.texts("warmFor", f)),
-            reserved_for: templates(node.texts("reservedFor", f)),
-            exclusive: node.flag("exclusive", f).unwrap_or_default(),
-        };
-        if spare.exclusive && spare.reserved_for.is_empty() {
-            f.add(
-                FaultCode::ExclusiveWithoutReservedFor,
-                &node.path_of("exclusive"),
-                "exclusive needs a reservedFor with at least one template",
-            );
-        }
-        node.finish(f);
-        spares.push(spare);
-    }
-    spares
-}
-
-fn template_images(root: &mut Node<'_>, f: &mut Faults) -> BTreeMap<TemplateName, Vec<String>> {
-    let mut images = BTreeMap::new();
-    let path = root.path_of("templateImages");
-    match root.get("templateImages") {
-        None => {}
-        Some(Value::Object(map)) => {
-            for (template, refs) in map {
-                match serde_json::from_value::<Vec<String>>(refs.clone()) {
-                    Ok(refs) => {
-                        images.insert(TemplateName::from(template.as_str()), refs);
-                    }
-                    Err(_) => f.add(
-                        FaultCode::UnknownValue,
-                        &format!("{path}.{template}"),
-                        wanted("a list of image references", refs),
-                    ),
-                }
-            }
-        }
-        Some(other) => f.add(
-            FaultCode::UnknownValue,
-            &path,
-            wanted("a mapping of template to images", other),
-        ),
-    }
-    images
-}
-
 fn node_services(
     root: &mut Node<'_>,
     enabled: bool,
@@ -564,14 +453,14 @@ fn node_services(
     let mut services: Vec<NodeService> = Vec::new();
     for (entry, path) in entries {
         let mut node = Node::new(Some(entry), &path, f);
-        let service_id = node.text("serviceId", f).unwrap_or_default();
+        let service_id: ServiceId = node.name("serviceId", f);
         if service_id.is_empty() {
             f.add(
                 FaultCode::UnknownValue,
                 &node.path_of("serviceId"),
                 "a node service needs an id",
             );
-        } else if services.iter().any(|s| s.service_id.as_str() == service_id) {
+        } else if services.iter().any(|s| s.service_id == service_id) {
             f.add(
                 FaultCode::DuplicateNodeService,
                 &node.path_of("serviceId"),
@@ -605,7 +494,7 @@ fn node_services(
         };
         let (consumes, provides) = (needs("consumes"), needs("provides"));
         let job_path = node.path_of("jobSpec");
-        let job_spec = job_spec(node.get("jobSpec"), &service_id, &job_path, f);
+        let job_spec = job_spec(node.get("jobSpec"), service_id.as_str(), &job_path, f);
         if !job_spec.launch.parameters.is_empty() {
             f.add(
                 FaultCode::UnknownValue,
@@ -615,7 +504,7 @@ fn node_services(
         }
         node.finish(f);
         services.push(NodeService {
-            service_id: service_id.into(),
+            service_id,
             pools: names.into_iter().map(PoolName::from).collect(),
             consumes,
             provides,

@@ -1,6 +1,7 @@
 //! What one instance leaves to the next (LIFE, CORDON, HYDR).
 
 use greenroom_policy::drain::{DrainOptions, DrainPhase};
+use greenroom_policy::migration::Strategy;
 use greenroom_policy::{ApiCall, Event};
 use greenroom_types::stream::StreamEvent;
 use greenroom_types::{Millis, NodeId};
@@ -150,6 +151,52 @@ fn a_drain_is_taken_up_again_with_the_time_that_is_left_to_it() {
             .iter()
             .any(|call| call.starts_with("terminate n"))
     );
+}
+
+// spec: ACTS-06
+#[test]
+fn what_would_be_too_much_to_keep_is_refused_and_changes_nothing() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    let images: Vec<String> = (0..256).map(|at| format!("{at:0>500}")).collect();
+    let mut set = Vec::new();
+    let refused = loop {
+        let template = format!("t{}", set.len());
+        let call = ApiCall::SetTemplateImages {
+            template: template.as_str().into(),
+            refs: images.clone(),
+        };
+        let id = w.api(call);
+        match w.results[&id].clone() {
+            Ok(_) => set.push(template),
+            Err(refused) => break refused,
+        }
+        assert!(set.len() < 100, "there is no limit");
+    };
+    assert_eq!(refused.code(), "tooMuchKept");
+    assert!(refused.to_string().contains("changes nothing"), "{refused}");
+    let known = w.policy.settings().template_images.len();
+    assert_eq!(known, set.len());
+    // A cordon is urgent and has its room; so has what makes the whole smaller.
+    let node_id = w.long("n");
+    let id = w.api(ApiCall::CordonNode {
+        node_id: node_id.clone(),
+    });
+    assert!(w.results[&id].is_ok(), "{:?}", w.results[&id]);
+    let strategies = (0..40_000).map(|at| (format!("job-{at}").as_str().into(), Strategy::Overlap));
+    let id = w.api(ApiCall::DrainNode {
+        node_id: node_id.clone(),
+        options: DrainOptions {
+            strategies: strategies.collect(),
+            ..DrainOptions::default()
+        },
+    });
+    assert_eq!(w.results[&id].as_ref().unwrap_err().code(), "tooMuchKept");
+    assert!(w.policy.acts().nodes[&node_id].drain.is_none());
+    let id = w.api(ApiCall::SetTemplateImages {
+        template: set[0].as_str().into(),
+        refs: Vec::new(),
+    });
+    assert!(w.results[&id].is_ok());
 }
 
 // spec: ACTS-05

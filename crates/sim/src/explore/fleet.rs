@@ -222,8 +222,12 @@ pub(super) fn spares(dice: &mut Dice, pools: &[Value]) -> Vec<Value> {
             let shape = &tier["candidateInstanceTypes"][0]["instanceType"];
             spec.insert("instanceType".into(), shape.clone());
         }
+        // More than the tier that buys them may hold is refused with the settings.
+        let cap = bought.filter(|_| !tiers.iter().any(is_fixed));
+        let most = cap.and_then(|tier| tier["maxNodes"].as_u64());
+        let target = dice.within(0, 2).min(most.unwrap_or(u64::MAX));
         let mut entry = json!({
-            "pool": pool["name"], "targetCount": dice.within(0, 2), "spec": spec,
+            "pool": pool["name"], "targetCount": target, "spec": spec,
         });
         if dice.chance(40) {
             entry["warmFor"] = json!([dice.of(["x", "y"])]);
