@@ -237,7 +237,11 @@ impl Apply {
 
 /// Jobs of a bundle that start by hand alone, or were stopped so.
 async fn dormant(client: &Client, bundle_id: &BundleId) -> Result<BTreeSet<JobId>, Failure> {
-    let known = client.get_bundle(bundle_id.clone()).await?;
+    let known = match client.get_bundle(bundle_id.clone()).await {
+        // One whose stop time is over is gone as soon as it was made.
+        Err(error) if error.reason() == "unknown_bundle" => return Ok(BTreeSet::new()),
+        known => known?,
+    };
     let dormant = known.jobs.into_iter().filter(|job| job.dormant);
     Ok(dormant.map(|job| job.job_id).collect())
 }
