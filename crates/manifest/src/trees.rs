@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use crate::{Problem, TEXT_MAX, locate, read};
 
 /// A tree in which a number that is none stands as the word that was written. A tree of JSON has no such
-/// numbers, so that reading would end at the first of them and hide every other fault.
+/// numbers: reading would end at the first of them and hide every other fault, or take it for nothing
+/// at all, so that it would pass where a key may be left out.
 struct Tree(Value);
 
 /// Reads every document of a text as a tree, for those who check the values themselves. `.nan` and `.inf`

@@ -123,7 +123,8 @@ impl Scenario {
     /// # Errors
     /// All faults, with line and key, in the order of the file.
     pub fn read(file: &str, text: &str) -> Result<Self, Problems> {
-        let trees = written::trees(file, text).map_err(|problem| Problems(vec![problem]))?;
+        let trees = greenroom_manifest::read_trees(file, text)
+            .map_err(|problem| Problems(vec![problem]))?;
         let mut senseless = Vec::new();
         let read = match &trees[..] {
             [tree] => read_tree(tree, &mut senseless),

@@ -67,6 +67,15 @@ impl Calling {
         Ok(())
     }
 
+    /// The last look, at a Manager that has its disk again; ends it.
+    async fn finish(mut self, daemon: Daemon, seed: u64) -> Result<u64> {
+        let last = self.compare(&daemon.connect().await?).await;
+        last.with_context(|| format!("after the last round, seed {seed}"))?;
+        daemon.kill().await?;
+        ensure!(self.acknowledged > 0, "nothing was acknowledged");
+        Ok(self.acknowledged)
+    }
+
     fn begin(&mut self, daemon: &Daemon) {
         let address = &daemon.address;
         let loads = self.loads.drain(..);
@@ -151,14 +160,11 @@ pub(super) fn fill_up(plan: &Plan) -> Result<()> {
             );
         }
         let daemon = begin(plan, &disk).await?;
-        let last = calling.compare(&daemon.connect().await?).await;
-        last.with_context(|| format!("after the last round, seed {}", plan.seed))?;
-        daemon.kill().await?;
+        let acknowledged = calling.finish(daemon, plan.seed).await?;
         drop(workers);
-        ensure!(calling.acknowledged > 0, "nothing was acknowledged");
         println!(
-            "crash: {} rounds on a full disk, {} acknowledged, 0 lost",
-            plan.rounds, calling.acknowledged
+            "crash: {} rounds on a full disk, {acknowledged} acknowledged, 0 lost",
+            plan.rounds
         );
         Ok(())
     })
@@ -347,14 +353,11 @@ pub(super) fn fail(root: &Path, plan: &Plan) -> Result<()> {
             );
         }
         let daemon = start(false).await?;
-        let last = calling.compare(&daemon.connect().await?).await;
-        last.with_context(|| format!("after the last round, seed {}", plan.seed))?;
-        daemon.kill().await?;
+        let acknowledged = calling.finish(daemon, plan.seed).await?;
         drop(workers);
-        ensure!(calling.acknowledged > 0, "nothing was acknowledged");
         println!(
-            "crash: {} failures of the disk, {} acknowledged, 0 lost",
-            plan.rounds, calling.acknowledged
+            "crash: {} failures of the disk, {acknowledged} acknowledged, 0 lost",
+            plan.rounds
         );
         Ok(())
     })

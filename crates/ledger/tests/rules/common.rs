@@ -161,6 +161,14 @@ impl World {
         self.live(id, "primary").unwrap()
     }
 
+    /// A start that is made and not begun (JOB-24).
+    pub(crate) fn start_deferred(&mut self, id: &str, node: &str) -> StartId {
+        let mut deferred = start_of(id, "primary", node);
+        deferred.defer_start = true;
+        self.call(Call::StartJob(deferred)).unwrap();
+        self.live(id, "primary").unwrap()
+    }
+
     pub(crate) fn start_as(&mut self, id: &str, role: &str, node: &str) -> CallResult {
         self.call(Call::StartJob(start_of(id, role, node)))
     }

@@ -141,10 +141,7 @@ fn a_deferred_start_is_prepared_and_then_run() {
     let mut w = World::new();
     w.node("n1");
     w.create("a");
-    let mut deferred = start_of("a", "primary", "n1");
-    deferred.defer_start = true;
-    w.call(Call::StartJob(deferred)).unwrap();
-    let start = w.live("a", "primary").unwrap();
+    let start = w.start_deferred("a", "n1");
     let go = Call::StartPreparedJob {
         key: key("a", "primary"),
         node_id: "n1".into(),

@@ -379,10 +379,7 @@ fn a_prepared_start_that_is_taken_back_waits_to_be_told_again() {
     let mut w = World::new();
     w.node("n1");
     w.create("a");
-    let mut deferred = start_of("a", "primary", "n1");
-    deferred.defer_start = true;
-    w.call(Call::StartJob(deferred)).unwrap();
-    let start = w.live("a", "primary").unwrap();
+    let start = w.start_deferred("a", "n1");
     let prepared = Report::Prepared {
         instance: instance("a", "primary", &start),
         ports: Default::default(),
