@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{FakeManager, Pipe, Stream, WorkerProcess, id, job, shell, within};
+use common::scene::{Scene, scene_in};
+use common::{Pipe, id, job, shell, within};
 use greenroom_job::{Config, Error, Event, Job};
 use greenroom_proto::common::Service;
 use greenroom_proto::common::job_info_message::Message as Info;
@@ -11,27 +12,9 @@ use greenroom_proto::worker::node_controller_message::Message as Order;
 use greenroom_proto::worker::worker_message::Message as Said;
 use greenroom_proto::worker::{NodeControllerMessage, WorkerJob, WorkerMessage};
 
-struct Scene {
-    manager: FakeManager,
-    worker: WorkerProcess,
-    stream: Stream,
-    /// Last, so that it is there while everything else ends.
-    dir: tempfile::TempDir,
-}
-
-async fn scene() -> Scene {
-    let dir = tempfile::tempdir().unwrap();
-    // Deeper than the address of a socket is long.
-    let deep = "d".repeat(120);
-    let mut manager = FakeManager::start().await;
-    let worker = WorkerProcess::spawn(&dir.path().join(deep), &manager, "process", "2");
-    let stream = manager.meet(1, 0).await;
-    Scene {
-        manager,
-        worker,
-        stream,
-        dir,
-    }
+/// Deeper than the address of a socket is long.
+async fn deep_scene() -> Scene {
+    scene_in(&"d".repeat(120)).await
 }
 
 fn with_socket(services: Vec<Service>) -> WorkerJob {
@@ -60,7 +43,7 @@ fn status(message: &WorkerMessage) -> Option<(String, Option<f64>)> {
 // spec: SOCK-01, SOCK-05, SOCK-14, SOCK-15
 #[tokio::test]
 async fn a_python_job_speaks_with_its_worker() {
-    let mut scene = scene().await;
+    let mut scene = deep_scene().await;
     let mut pipe = Pipe::new(scene.dir.path());
     let script = scene.dir.path().join("job.py");
     let client = concat!(env!("CARGO_MANIFEST_DIR"), "/../job/python");
@@ -121,7 +104,7 @@ for message in job:
 // spec: SOCK-05, SOCK-14, SOCK-15, SOCK-19
 #[tokio::test]
 async fn a_rust_job_speaks_with_its_worker_over_a_restart() {
-    let mut scene = scene().await;
+    let mut scene = deep_scene().await;
     let services = vec![
         configured(shell("a", "exec sleep 1000"), "one"),
         configured(shell("b", "exec sleep 1000"), "two"),

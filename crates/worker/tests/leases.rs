@@ -5,7 +5,8 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 
-use common::{FakeManager, Pipe, Stream, WorkerProcess, ended, id, job, key, pid, shell, within};
+use common::scene::{Scene, scene, scene_with};
+use common::{Pipe, Stream, WorkerProcess, ended, id, job, key, pid, shell, within};
 use greenroom_job::{Event, Job};
 use greenroom_proto::manager::{InstanceState, LeasePolicy};
 use greenroom_proto::worker::node_controller_message::Message as Order;
@@ -16,27 +17,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 const START: &str = "s1";
 const FENCE: u64 = (1 << 32) + 7;
-
-struct Scene {
-    manager: FakeManager,
-    worker: WorkerProcess,
-    stream: Stream,
-    /// Last, so that it is there while everything else ends.
-    dir: tempfile::TempDir,
-}
-
-async fn scene() -> Scene {
-    let dir = tempfile::tempdir().unwrap();
-    let mut manager = FakeManager::start().await;
-    let worker = WorkerProcess::spawn(&dir.path().join("state"), &manager, "process", "2");
-    let stream = manager.meet(1, 0).await;
-    Scene {
-        dir,
-        manager,
-        worker,
-        stream,
-    }
-}
 
 fn boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
@@ -118,17 +98,11 @@ async fn scene_with_guard(guards: &mut Option<Pipe>) -> Scene {
     std::fs::write(&program, text).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     *guards = Some(pipe);
-    let mut manager = FakeManager::start().await;
-    let state = dir.path().join("state");
-    let variables = [("TESTBIN_GUARD", program.to_str().unwrap())];
-    let worker = WorkerProcess::spawn_with(&state, &manager, "process", "2", &variables);
-    let stream = manager.meet(1, 0).await;
-    Scene {
-        manager,
-        worker,
-        stream,
-        dir,
-    }
+    scene_with(dir, |dir, manager| {
+        let variables = [("TESTBIN_GUARD", program.to_str().unwrap())];
+        WorkerProcess::spawn_with(&dir.join("state"), manager, "process", "2", &variables)
+    })
+    .await
 }
 
 /// The worker says that the job was ended for its lease, and nothing else.

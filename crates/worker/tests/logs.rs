@@ -2,31 +2,11 @@
 
 mod common;
 
-use common::{FakeManager, Node, Pipe, Stream, WorkerProcess, id, job, lines, read_logs, shell};
+use common::scene::{Scene, scene};
+use common::{Node, Pipe, id, job, lines, read_logs, shell};
 use greenroom_proto::logs::ReadRequest;
 use greenroom_proto::status::Refusal;
 use tonic::Code;
-
-struct Scene {
-    manager: FakeManager,
-    stream: Stream,
-    _worker: WorkerProcess,
-    /// Last, so that it is there while everything else ends.
-    dir: tempfile::TempDir,
-}
-
-async fn scene() -> Scene {
-    let dir = tempfile::tempdir().unwrap();
-    let mut manager = FakeManager::start().await;
-    let worker = WorkerProcess::spawn(&dir.path().join("state"), &manager, "process", "2");
-    let stream = manager.meet(1, 0).await;
-    Scene {
-        manager,
-        stream,
-        _worker: worker,
-        dir,
-    }
-}
 
 impl Scene {
     async fn read(

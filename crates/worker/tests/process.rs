@@ -2,10 +2,8 @@
 
 mod common;
 
-use common::{
-    FakeManager, Node, Pipe, Stream, WorkerProcess, connect, id, job, key, open, pid, shell,
-    wait_gone, wall,
-};
+use common::scene::{Scene, scene};
+use common::{Node, Pipe, Stream, connect, id, job, key, open, pid, shell, wait_gone, wall};
 use greenroom_proto::common::job_info_message::Message as Info;
 use greenroom_proto::common::port_mapping::HostPort;
 use greenroom_proto::common::service::ServiceRestart;
@@ -22,27 +20,6 @@ use rustix::process::{Signal, kill_process, test_kill_process};
 use tonic::Code;
 
 const START: &str = "s1";
-
-struct Scene {
-    manager: FakeManager,
-    worker: WorkerProcess,
-    stream: Stream,
-    /// Last, so that it is there while everything else ends.
-    dir: tempfile::TempDir,
-}
-
-async fn scene() -> Scene {
-    let dir = tempfile::tempdir().unwrap();
-    let mut manager = FakeManager::start().await;
-    let worker = WorkerProcess::spawn(&dir.path().join("state"), &manager, "process", "2");
-    let stream = manager.meet(1, 0).await;
-    Scene {
-        dir,
-        manager,
-        worker,
-        stream,
-    }
-}
 
 fn is_alive(number: i32) -> bool {
     test_kill_process(pid(number)).is_ok()

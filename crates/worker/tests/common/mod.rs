@@ -6,6 +6,7 @@
 pub(crate) mod kills;
 pub(crate) mod metadata;
 pub(crate) mod registry;
+pub(crate) mod scene;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
