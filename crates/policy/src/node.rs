@@ -44,6 +44,8 @@ pub(crate) struct NodeRecord {
     pub(crate) inventory_order: Option<u64>,
     /// Its first picture said that its disk is nearly full (HEALTH-12).
     pub(crate) came_low: bool,
+    /// Since when its pictures say that it takes no start (SPARE-26).
+    pub(crate) unfit_since: Option<Mono>,
     /// Instances that its picture lists and that were shown as over since it came (RESV-07).
     pub(crate) over: BTreeSet<StartId>,
     /// What is left there of jobs that the stream tells of no more, until a picture lists it (RESV-07).
@@ -70,6 +72,7 @@ impl NodeRecord {
             asked: None,
             inventory_order: None,
             came_low: false,
+            unfit_since: None,
             over: BTreeSet::new(),
             orphans: Vec::new(),
             hydrated: false,
@@ -246,6 +249,7 @@ impl Policy {
         }
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.stopped_at = None;
+            record.unfit_since = None;
         }
     }
 
@@ -400,11 +404,13 @@ impl Policy {
     /// Takes a node's picture into mirror and fleet. A node that is not in the mirror gets no entry.
     pub(crate) fn take_inventory(&mut self, node_id: &NodeId, inventory: &Arc<NodeInventory>) {
         let order = self.order();
-        let now = self.now.wall;
+        let now = self.now;
         let Some(record) = self.nodes.get_mut(node_id) else {
             return;
         };
-        record.last_activity = now;
+        record.last_activity = now.wall;
+        record.unfit_since = (inventory.disk_low || inventory.is_runtime_down())
+            .then(|| record.unfit_since.unwrap_or(now.mono));
         if record.inventory_order.is_none() {
             record.inventory_order = Some(order);
             record.came_low = inventory.disk_low;

@@ -19,7 +19,7 @@ use crate::event::{ApiAnswer, ApiError, ApiId, ApiResult};
 use crate::node::NodeRecord;
 use crate::policy::Policy;
 use crate::provision::{Asked, Wanted};
-use crate::settings::{HotSpare, SPARE_PROVISION_RETRY_BACKOFF, hot_spares};
+use crate::settings::{HotSpare, SPARE_PROVISION_RETRY_BACKOFF, SPARE_UNFIT_WAIT, hot_spares};
 use crate::timer::{Due, Timer};
 
 /// What the reconciler keeps besides the nodes themselves.
@@ -213,9 +213,14 @@ impl Policy {
             return;
         }
         for _ in 0..missing {
+            if !self.may_provision(&entry.pool, &tier.name) {
+                return;
+            }
             let size = self.fleet.tier_size(&entry.pool, tier.name.as_str());
             let full = tier.max_nodes.is_some_and(|max| size >= max as usize);
-            if full || !self.may_provision(&entry.pool, &tier.name) {
+            let dead = self.dead_spares(&entry.pool);
+            if full || dead.len() > entry.target_count as usize {
+                self.end_long_dead(dead, out);
                 return;
             }
             let node_id = NodeId::new(format!(
@@ -278,14 +283,31 @@ impl Policy {
         if self.spares_of(&entry.pool).filter(ready).count() < entry.target_count as usize {
             return;
         }
-        let dead: Vec<NodeId> = self
-            .spares_of(&entry.pool)
-            .filter(|node_id| self.is_dead_spare(node_id))
-            .cloned()
-            .collect();
-        for node_id in dead {
+        for node_id in self.dead_spares(&entry.pool) {
             self.terminate(&node_id, None, out);
         }
+    }
+
+    /// Terminates those that have taken no start for a while: they hold the places of those that are to
+    /// replace them (SPARE-26).
+    fn end_long_dead(&mut self, dead: Vec<NodeId>, out: &mut Effects) {
+        let now = self.now.mono;
+        for node_id in dead {
+            let since = self
+                .nodes
+                .get(&node_id)
+                .and_then(|record| record.unfit_since);
+            if since.is_some_and(|since| now - since >= SPARE_UNFIT_WAIT) {
+                self.terminate(&node_id, None, out);
+            }
+        }
+    }
+
+    fn dead_spares(&self, pool: &PoolName) -> Vec<NodeId> {
+        self.spares_of(pool)
+            .filter(|node_id| self.is_dead_spare(node_id))
+            .cloned()
+            .collect()
     }
 
     /// A spare that was bought and takes no start: its disk is nearly full or its engine does not answer.

@@ -8,7 +8,7 @@ use greenroom_policy::migration::{MigrateOptions, Strategy};
 use greenroom_policy::settings::{
     CLOSE_ABORT_GRACE, DEFAULT_DRAIN_TIMEOUT, DEFAULT_REBALANCE_DRAIN,
     DEFAULT_SPOT_INTERRUPTION_DRAIN, MIN_PLACEMENT_INTERVAL, MIN_RECOVERY_INTERVAL, RESTART_WINDOW,
-    SPARE_PROVISION_RETRY_BACKOFF, SPOT_INTERRUPTION_DRAIN_MARGIN,
+    SPARE_PROVISION_RETRY_BACKOFF, SPARE_UNFIT_WAIT, SPOT_INTERRUPTION_DRAIN_MARGIN,
 };
 use greenroom_policy::spare::HotSpareChanges;
 use greenroom_policy::{ApiCall, Callback, Effect, Event, Settings};
@@ -39,6 +39,7 @@ fn constants_are_constant() {
         (MIN_RECOVERY_INTERVAL, 5),
         (RESTART_WINDOW, 3_600),
         (SPARE_PROVISION_RETRY_BACKOFF, 60),
+        (SPARE_UNFIT_WAIT, 60),
         (DEFAULT_DRAIN_TIMEOUT, 600),
         (SPOT_INTERRUPTION_DRAIN_MARGIN, 30),
         (DEFAULT_SPOT_INTERRUPTION_DRAIN, 90),
@@ -53,6 +54,7 @@ fn constants_are_constant() {
         "minRecoveryIntervalMs",
         "restartWindowMs",
         "spareProvisionRetryBackoffMs",
+        "spareUnfitWaitMs",
         "defaultDrainTimeoutMs",
         "spotInterruptionDrainMarginMs",
         "defaultSpotInterruptionDrainMs",

@@ -1,5 +1,6 @@
 //! Rejections, unhealthy nodes, exclusion windows (HEALTH).
 
+use greenroom_types::job::HistoryKind;
 use greenroom_types::node::RejectionCode;
 use serde_json::json;
 
@@ -278,4 +279,24 @@ fn the_refusal_of_a_second_start_does_not_touch_the_first() {
     });
     assert_eq!(w.node_of("a.0.e").unwrap(), "n");
     assert_eq!(w.restarts("a.0.e"), 0);
+}
+
+// spec: BIND-06, RECOV-03
+#[test]
+fn what_is_told_late_of_a_refused_start_says_nothing_of_the_next_one() {
+    let mut w = World::set(fixed(), json!({"failureBackoffMs": 1_000}), &[("n", 4.0)]);
+    w.submit(bundle("a", json!([job("e")])));
+    w.tell("a.0.e");
+    let (at, refused) = w.last_start("a.0.e");
+    w.rejects("a.0.e", "n", RejectionCode::Capacity, "full");
+    assert_eq!(w.restarts("a.0.e"), 1);
+    w.took();
+    w.hold = true;
+    w.at(10_000);
+    assert_eq!(w.calls(), ["start a.0.e primary on n"]);
+    w.tell("a.0.e");
+    w.enter("a.0.e", HistoryKind::Stopped(at), Some(refused));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("a.0.e").unwrap(), "n");
+    assert_eq!(w.restarts("a.0.e"), 1);
 }

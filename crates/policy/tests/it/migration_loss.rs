@@ -33,6 +33,10 @@ fn the_source_dies_while_the_targets_node_boots() {
             "call abortMigration a.0.e primary@"
         ]
     );
+    assert!(
+        !moves.iter().any(|line| line.starts_with("call stop")),
+        "nothing was started there: {moves:?}"
+    );
     assert_eq!(
         m.w.node_of("a.0.e").unwrap(),
         "@1",
@@ -127,6 +131,34 @@ fn the_sources_loss_confirms_its_stop() {
     m.target_runs();
     assert_eq!(m.state(), MigrationPhase::Done);
     assert_eq!(m.restarts(), 0);
+}
+
+// spec: HYDR-17, BIND-07
+#[test]
+fn a_prepared_target_that_returns_when_both_sides_were_lost_is_started() {
+    let mut m = Move::of(Strategy::StopThenStart);
+    m.prepared();
+    m.w.stopping("n");
+    m.w.stopping("m");
+    assert_eq!(m.state(), MigrationPhase::Aborted);
+    let (at, start_id) = m.w.last_start("a.0.e");
+    let lost = HistoryKind::Stopping {
+        at: at.clone(),
+        reason: StopReason::NodeStopped,
+        detail: String::new(),
+    };
+    m.w.enter("a.0.e", lost, Some(start_id.clone()));
+    m.w.tell("a.0.e");
+    m.w.hello("m");
+    m.w.took();
+    m.w.enter("a.0.e", HistoryKind::Prepared(at), Some(start_id));
+    m.w.tell("a.0.e");
+    assert_eq!(
+        m.w.moves(),
+        ["call startPrepared a.0.e/primary@ on m"],
+        "nobody else will, and the Manager may report no more of it"
+    );
+    assert_eq!(m.w.node_of("a.0.e").unwrap(), "m");
 }
 
 // spec: HARD-74, HARD-76, MIGR-24

@@ -1,7 +1,5 @@
 //! Hot spares (SPARE).
 
-use std::sync::Arc;
-
 use greenroom_policy::spare::{HotSpareChanges, HotSpareDiff};
 use greenroom_policy::{ApiAnswer, ApiCall, ApiError, CallFailure};
 use greenroom_types::call::{Call, Status};
@@ -436,20 +434,9 @@ fn a_spare_that_would_take_no_job_does_not_count_until_it_would() {
         disk_low: true,
         ..inventory(4.0)
     };
-    let down = NodeInventory {
-        runtime: RUNTIME_UNAVAILABLE.to_owned(),
-        ..inventory(4.0)
-    };
-    for picture in [low, down] {
+    for picture in [low, down()] {
         let mut w = ready(1);
-        let node_id = w.long("@1");
-        let tell = |w: &mut World, picture: NodeInventory| {
-            w.send(StreamEvent::NodeInventoryUpdated {
-                node_id: node_id.clone(),
-                inventory: Arc::new(picture),
-            });
-        };
-        tell(&mut w, picture);
+        w.shows("@1", picture);
         assert_eq!(
             w.acts(),
             ["onSpareUnderflow p 0/1", "call create @2 c4 in t1"]
@@ -457,7 +444,7 @@ fn a_spare_that_would_take_no_job_does_not_count_until_it_would() {
         let count = w.policy.spare_count(&"p".into());
         assert_eq!((count.live, count.pending), (0, 1));
         assert_eq!(w.metrics().pools[0].live_spares, 0);
-        tell(&mut w, inventory(4.0));
+        w.picture("@1", 4.0);
         w.joins("@2", 4.0);
         w.at(2_000);
         assert_eq!(w.calls().len(), 1, "one of the two is too many now");
@@ -467,41 +454,129 @@ fn a_spare_that_would_take_no_job_does_not_count_until_it_would() {
 // spec: SPARE-25
 #[test]
 fn a_spare_that_takes_no_start_is_ended_when_it_is_replaced() {
-    let down = NodeInventory {
-        runtime: RUNTIME_UNAVAILABLE.to_owned(),
-        ..inventory(4.0)
-    };
     let busy = NodeInventory {
         assigned_jobs: vec![greenroom_types::inventory::AssignedJob {
             job_id: "x.0.e".into(),
             ..Default::default()
         }],
-        ..down.clone()
+        ..down()
     };
     let mut w = ready(1);
-    let node_id = w.long("@1");
-    let tell = |w: &mut World, picture: &NodeInventory| {
-        w.send(StreamEvent::NodeInventoryUpdated {
-            node_id: node_id.clone(),
-            inventory: Arc::new(picture.clone()),
-        });
-    };
-    tell(&mut w, &down);
+    w.shows("@1", down());
     assert_eq!(w.calls(), ["create @2 c4 in t1"]);
     w.hello("@2");
     assert!(
         w.calls().is_empty(),
         "nobody knows yet whether it is any better"
     );
-    tell(&mut w, &busy);
+    w.shows("@1", busy);
     w.picture("@2", 4.0);
     assert!(w.calls().is_empty(), "something is there");
-    tell(&mut w, &down);
+    w.shows("@1", down());
     assert_eq!(w.calls(), ["terminate @1"]);
     let count = w.policy.spare_count(&"p".into());
     assert_eq!((count.live, count.pending), (1, 0));
-    tell(&mut w, &down);
+    w.shows("@1", down());
     assert!(w.calls().is_empty(), "once");
+}
+
+fn down() -> NodeInventory {
+    NodeInventory {
+        runtime: RUNTIME_UNAVAILABLE.to_owned(),
+        ..inventory(4.0)
+    }
+}
+
+// spec: SPARE-26, TIER-08
+#[test]
+fn a_spare_that_takes_no_start_does_not_keep_its_replacement_out_of_a_full_tier() {
+    let mut w = World::cold(crate::world::settings(
+        tiers(&[("t1", &[("c4", 4.0)], Some(1))]),
+        json!({"hotSpares": [entry(1)]}),
+    ));
+    w.complete();
+    w.joins("@1", 4.0);
+    w.at(10 * SECOND);
+    w.took();
+    w.shows("@1", down());
+    w.at(30 * SECOND);
+    // Its engine came back in between: the minute begins anew.
+    w.picture("@1", 4.0);
+    w.at(40 * SECOND);
+    w.shows("@1", down());
+    w.at(90 * SECOND);
+    w.shows("@1", down());
+    assert_eq!(w.calls(), [""; 0], "engines come back");
+    w.at(180 * SECOND);
+    assert_eq!(w.calls(), ["terminate @1"]);
+    w.stopping("@1");
+    w.at(300 * SECOND);
+    assert_eq!(w.calls(), [""; 0], "it may still run, so it has its place");
+    w.stopped("@1");
+    assert_eq!(w.calls(), ["create @2 c4 in t1"]);
+}
+
+// spec: SPARE-26, PROV-12
+#[test]
+fn nothing_is_ended_for_a_replacement_that_cannot_be_asked_for() {
+    let mut w = World::cold(crate::world::settings(
+        tiers(&[("t1", &[("c4", 4.0)], Some(2))]),
+        json!({"hotSpares": [entry(2)]}),
+    ));
+    w.refuse("CreateAwsNode", 1, refused(Status::Unavailable, "no_stock"));
+    w.complete();
+    w.refuse("CreateAwsNode", 1, refused(Status::Unavailable, "no_stock"));
+    w.joins("@2", 4.0);
+    w.shows("@2", down());
+    w.at(61 * SECOND);
+    // A second refusal, so two minutes; and the place has gone to another.
+    w.metadata("n", "t1");
+    w.joins("n", 4.0);
+    w.took();
+    w.at(179 * SECOND);
+    assert_eq!(w.calls(), [""; 0]);
+    w.at(181 * SECOND);
+    assert_eq!(w.calls(), ["terminate @2"]);
+}
+
+// spec: SPARE-26
+#[test]
+fn spares_that_never_take_a_start_are_not_bought_without_end() {
+    let mut w = ready(2);
+    let mut there = vec!["@1".to_owned(), "@2".to_owned()];
+    for node in &there {
+        w.shows(node, down());
+    }
+    let mut next = 3;
+    let mut ended = 0;
+    for minute in 1..30 {
+        for call in w.calls() {
+            match call.split(' ').collect::<Vec<_>>()[..] {
+                ["create", ..] => {
+                    let node = format!("@{next}");
+                    next += 1;
+                    w.hello(&node);
+                    w.shows(&node, down());
+                    there.push(node);
+                }
+                ["terminate", node] => {
+                    there.retain(|it| it != node);
+                    ended += 1;
+                    w.stopping(node);
+                    w.stopped(node);
+                }
+                _ => panic!("{call}"),
+            }
+        }
+        assert!(there.len() <= 4, "{there:?} at minute {minute}");
+        w.at(minute * 60 * SECOND);
+    }
+    assert!(ended > 2, "and the newest ones are tried");
+    let last = there.last().unwrap().clone();
+    w.took();
+    w.picture(&last, 4.0);
+    let count = w.policy.spare_count(&"p".into());
+    assert_eq!(count.live, 1, "{there:?}");
 }
 
 // spec: SPARE-21

@@ -432,22 +432,23 @@ impl World {
     }
 
     pub(crate) fn picture(&mut self, id: &str, capacity: f64) {
+        self.shows(id, inventory(capacity));
+    }
+
+    /// It sends this picture of itself.
+    pub(crate) fn shows(&mut self, id: &str, inventory: NodeInventory) {
         let node_id = self.long(id);
         self.send(StreamEvent::NodeInventoryUpdated {
             node_id,
-            inventory: Arc::new(inventory(capacity)),
+            inventory: Arc::new(inventory),
         });
     }
 
     /// It says whether its disk is nearly full.
     pub(crate) fn disk(&mut self, id: &str, capacity: f64, low: bool) {
-        let node_id = self.long(id);
         let mut inventory = inventory(capacity);
         inventory.disk_low = low;
-        self.send(StreamEvent::NodeInventoryUpdated {
-            node_id,
-            inventory: Arc::new(inventory),
-        });
+        self.shows(id, inventory);
     }
 
     /// A node comes up, with an inventory.
