@@ -114,7 +114,7 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
         findings.compare(&path, Some(wanted.broken), broken, bool::to_string);
     }
     if expect.invariants.is_some() {
-        world.check_policy();
+        world.look_at_everything();
         let found = world.watch.found();
         if !found.is_empty() {
             findings.add(&format!("{path}.invariants"), "ok".into(), found.join("; "));

@@ -3,7 +3,7 @@
 //! What a step costs here does not grow with the fleet: after each input only what it touched is
 //! looked at, and the policy's own check of everything it derives runs as often as its size allows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_ledger::{Instance, WorkerJob};
@@ -60,8 +60,24 @@ impl World {
         }
     }
 
+    /// Looks at everything now, whatever was touched: the ledger, and what the policy derives.
+    pub(crate) fn look_at_everything(&mut self) {
+        let mut jobs: BTreeSet<JobId> = std::mem::take(&mut self.touched_jobs);
+        jobs.extend(
+            self.ledger
+                .jobs()
+                .map(|record| record.view.job.job_id.clone()),
+        );
+        for job_id in jobs {
+            self.invariant_one_live_instance_per_key(&job_id);
+            self.invariant_a_job_runs_once(&job_id);
+        }
+        self.invariant_what_lives_is_found();
+        self.check_policy();
+    }
+
     /// The policy's own check of everything that it derives.
-    pub(crate) fn check_policy(&mut self) {
+    fn check_policy(&mut self) {
         let violations = match &self.policy {
             Some(policy) if policy.is_live() => policy.check(),
             _ => return,
@@ -93,6 +109,30 @@ impl World {
                 );
                 self.violated(text);
             }
+        }
+    }
+
+    /// The ledger finds each live instance under its key, and its job has it.
+    fn invariant_what_lives_is_found(&mut self) {
+        let lost: Vec<String> = self
+            .ledger
+            .instances()
+            .filter(|instance| instance.is_live())
+            .filter(|instance| {
+                let found = self.ledger.live_instance(&instance.key);
+                let job = self.ledger.job(&instance.key.job_id);
+                found.map(|found| &found.start_id) != Some(&instance.start_id)
+                    || job.is_none_or(|job| !job.instances.contains(&instance.start_id))
+            })
+            .map(|instance| {
+                let who = log::job(&instance.key.job_id);
+                let node = self.purchases.name(&instance.node_id);
+                let role = &instance.key.role;
+                format!("{who} lives on {node} as {role}, and is not found there")
+            })
+            .collect();
+        for text in lost {
+            self.violated(text);
         }
     }
 
@@ -331,7 +371,7 @@ mod tests {
     use greenroom_types::call::{Call, StartJob};
 
     use super::*;
-    use crate::format::{Scenario, SettingsCase};
+    use crate::format::{Deed, Scenario, SettingsCase};
     use crate::log::{Keep, Log};
     use crate::world::Memory;
 
@@ -356,15 +396,20 @@ bundles:
 steps: []
 ";
 
-    /// A fleet without a policy, in which somebody starts a job as he likes.
-    fn after_start(job_id: &str, role: &str, node_id: &str) -> Vec<String> {
+    /// The fleet, without a policy.
+    fn world() -> World {
         let scenario = Scenario::read("fleet.yaml", FLEET).unwrap();
         let SettingsCase::Valid(settings) = &scenario.settings else {
             panic!("the settings are valid");
         };
         let log = Log::new(Keep::Last);
-        let mut world = World::new(&scenario, settings, Memory::default(), log).unwrap();
+        let world = World::new(&scenario, settings, Memory::default(), log).unwrap();
         assert_eq!(world.watch.found(), [""; 0]);
+        world
+    }
+
+    /// Somebody starts a job as he likes.
+    fn start(world: &mut World, job_id: &str, role: &str, node_id: &str) {
         let start = StartJob {
             job_id: job_id.into(),
             role: role.into(),
@@ -377,7 +422,31 @@ steps: []
         };
         world.call_aside(Call::StartJob(start)).unwrap();
         world.settle().unwrap();
+    }
+
+    fn after_start(job_id: &str, role: &str, node_id: &str) -> Vec<String> {
+        let mut world = world();
+        start(&mut world, job_id, role, node_id);
         world.watch.found().to_vec()
+    }
+
+    // spec: SCEN-10
+    #[test]
+    fn an_expectation_looks_at_everything_itself() {
+        let text = FLEET.replace("steps: []", "steps: [{expect: {invariants: ok}}]");
+        let scenario = Scenario::read("fleet.yaml", &text).unwrap();
+        let Deed::Expect(wanted) = &scenario.steps[0].deed else {
+            panic!("it expects");
+        };
+        let mut world = world();
+        world.connect().unwrap();
+        assert_eq!(crate::expect::check(&mut world, wanted, "it"), []);
+        start(&mut world, "b.0.solo", "backup", "n");
+        world.watch = Watch::default();
+        let found = crate::expect::check(&mut world, wanted, "it");
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].path, "it.invariants");
+        assert!(found[0].found.contains("b/0/solo runs on"), "{found:?}");
     }
 
     // spec: SCEN-10

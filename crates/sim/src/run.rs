@@ -156,7 +156,7 @@ fn play_in(world: &mut World, scenario: &Scenario) -> Outcome {
             return fail(Some(index), world.mono(), mismatches, world.log.last());
         }
     }
-    world.check_policy();
+    world.look_at_everything();
     let found = world.watch.found();
     if found.is_empty() {
         return Outcome::Ok;
