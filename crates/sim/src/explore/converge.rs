@@ -341,6 +341,7 @@ impl Stage<'_> {
                     view.pool.as_ref() == Some(&entry.pool)
                         && view.tier.as_ref() == Some(&tier.name)
                         && view.state != MirrorState::Stopped
+                        && !self.is_of_no_use(&view.node_id)
                 });
                 let full = tier
                     .max_nodes
@@ -365,6 +366,20 @@ impl Stage<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A spare that says of itself that it takes no start, with nothing on it: it makes room for another one
+    /// (SPARE-26).
+    fn is_of_no_use(&self, node_id: &NodeId) -> bool {
+        let Some(policy) = &self.world.policy else {
+            return false;
+        };
+        let takes_nothing = policy.inventory(node_id).is_some_and(|picture| {
+            picture.reachable
+                && picture.assigned_jobs.is_empty()
+                && (picture.disk_low || picture.is_runtime_down())
+        });
+        takes_nothing && self.is_bought(node_id) && policy.is_unconsumed_spare(node_id)
     }
 
     fn is_bought(&self, node_id: &NodeId) -> bool {
