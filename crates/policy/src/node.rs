@@ -55,6 +55,8 @@ pub(crate) struct NodeRecord {
     pub(crate) hydrated: bool,
     /// A terminate was told for this id, once and for all (NODE-14).
     pub(crate) terminate_told: bool,
+    /// When a terminate of it failed last (SPARE-27).
+    pub(crate) terminate_failed_at: Option<Mono>,
     /// Rejections that still count against it, oldest first (HEALTH-03).
     pub(crate) rejections: VecDeque<Mono>,
     /// Tags to be written when it has started (SPARE-21).
@@ -77,6 +79,7 @@ impl NodeRecord {
             orphans: Vec::new(),
             hydrated: false,
             terminate_told: false,
+            terminate_failed_at: None,
             rejections: VecDeque::new(),
             tags_due: Tags::new(),
         }
@@ -489,7 +492,8 @@ impl Policy {
             ErrorInfo::new("terminateFailed", message).node(node_id),
             out,
         );
-        if self.nodes.contains_key(node_id) {
+        if let Some(record) = self.nodes.get_mut(node_id) {
+            record.terminate_failed_at = Some(self.now.mono);
             self.change_condition(node_id, |condition| condition.terminating = false);
         }
     }

@@ -19,7 +19,10 @@ use crate::event::{ApiAnswer, ApiError, ApiId, ApiResult};
 use crate::node::NodeRecord;
 use crate::policy::Policy;
 use crate::provision::{Asked, Wanted};
-use crate::settings::{HotSpare, SPARE_PROVISION_RETRY_BACKOFF, SPARE_UNFIT_WAIT, hot_spares};
+use crate::settings::{
+    HotSpare, SPARE_PROVISION_RETRY_BACKOFF, SPARE_TERMINATE_RETRY_BACKOFF, SPARE_UNFIT_WAIT,
+    hot_spares,
+};
 use crate::timer::{Due, Timer};
 
 /// What the reconciler keeps besides the nodes themselves.
@@ -270,7 +273,7 @@ impl Policy {
             .collect();
         victims.sort();
         for (_, _, node_id) in victims.into_iter().take(excess) {
-            self.terminate(&node_id, None, out);
+            self.end_spare(&node_id, out);
         }
     }
 
@@ -284,7 +287,17 @@ impl Policy {
             return;
         }
         for node_id in self.dead_spares(&entry.pool) {
-            self.terminate(&node_id, None, out);
+            self.end_spare(&node_id, out);
+        }
+    }
+
+    /// Terminates it, unless that failed a moment ago (SPARE-27).
+    fn end_spare(&mut self, node_id: &NodeId, out: &mut Effects) {
+        let now = self.now.mono;
+        let record = self.nodes.get(node_id);
+        let failed_at = record.and_then(|record| record.terminate_failed_at);
+        if failed_at.is_none_or(|at| now - at >= SPARE_TERMINATE_RETRY_BACKOFF) {
+            self.terminate(node_id, None, out);
         }
     }
 
@@ -298,7 +311,7 @@ impl Policy {
                 .get(&node_id)
                 .and_then(|record| record.unfit_since);
             if since.is_some_and(|since| now - since >= SPARE_UNFIT_WAIT) {
-                self.terminate(&node_id, None, out);
+                self.end_spare(&node_id, out);
             }
         }
     }
@@ -360,7 +373,7 @@ impl Policy {
             .cloned()
             .collect();
         for node_id in orphans {
-            self.terminate(&node_id, None, out);
+            self.end_spare(&node_id, out);
         }
     }
 

@@ -361,6 +361,36 @@ fn one_excess_is_one_terminate_whatever_passes_run() {
     assert_eq!(w.acts(), ["onNodeStopping @1", "onNodeStopped @1"]);
 }
 
+// spec: SPARE-27, NODE-17
+#[test]
+fn a_refused_end_is_asked_for_again_after_a_minute_and_no_other_ends_in_its_place() {
+    let mut w = ready(3);
+    let busy = refused(Status::FailedPrecondition, "busy");
+    w.refuse("TerminateNode", 2, busy);
+    let since = w.now.mono.0;
+    list(&mut w, json!([entry(2)])).unwrap();
+    assert_eq!(
+        w.acts(),
+        [
+            "call terminate @2",
+            "onNodeTerminated @2",
+            "onError terminateFailed"
+        ]
+    );
+    // Whatever passes run meanwhile.
+    for at in [since, since + 30 * SECOND, since + 60 * SECOND - 1] {
+        w.at(at);
+        w.picture("@1", 4.0);
+        assert_eq!(w.acts(), Vec::<String>::new());
+    }
+    w.at(since + 60 * SECOND);
+    w.picture("@1", 4.0);
+    assert_eq!(w.acts(), ["call terminate @2", "onError terminateFailed"]);
+    w.at(since + 120 * SECOND);
+    w.picture("@1", 4.0);
+    assert_eq!(w.acts(), ["call terminate @2"]);
+}
+
 // spec: SPARE-12
 #[test]
 fn the_coldest_goes_first() {
