@@ -457,7 +457,9 @@ impl<'a> Case<'a> {
             if let Some(bound) = by_job {
                 return Some((*port, Holder::Job(bound.job_id.clone())));
             }
-            let mut others = node.listed.iter().filter(|it| it.job_id != self.job_id);
+            // Its own are in its way like anybody's, but where only this node is asked about.
+            let own = self.request.pin.is_some().then_some(&self.job_id);
+            let mut others = node.listed.iter().filter(|it| Some(&it.job_id) != own);
             if let Some(listed) = others.find(|it| claims(&it.needs)) {
                 return Some((*port, Holder::Job(listed.job_id.clone())));
             }

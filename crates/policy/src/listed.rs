@@ -13,6 +13,8 @@ use crate::history;
 use crate::job::JobRecord;
 use crate::node_service::is_service;
 use crate::policy::Policy;
+use crate::settings::ORPHAN_WAIT;
+use crate::timer::{Due, Timer};
 
 // === impl Policy ===
 
@@ -111,7 +113,7 @@ impl Policy {
             }
         }
         let orphans = self.nodes.get(node_id).map(|record| &record.orphans);
-        for orphan in orphans.into_iter().flatten() {
+        for (_, orphan) in orphans.into_iter().flatten() {
             if !seen.contains_key(&orphan.job_id) {
                 let spot = self.spot_by_bundle(&orphan.job_id);
                 foreign.extend(spot.map(|spot| (orphan.job_id.clone(), spot)));
@@ -125,7 +127,8 @@ impl Policy {
     }
 
     /// A job leaves the mirror. What is left of it is there for all that: until a picture says whether it
-    /// still is, its room is taken.
+    /// still is, its room is taken. A picture that is the same as the one before is not told, so there may
+    /// be none for ever; after a while that is what no picture says (RESV-07).
     pub(crate) fn orphan_remains(&mut self, job_id: &JobId) {
         let Some(job) = self.jobs.get(job_id) else {
             return;
@@ -137,8 +140,31 @@ impl Policy {
             .collect();
         for (node_id, left) in left {
             if let Some(record) = self.nodes.get_mut(&node_id) {
-                record.orphans.push(left);
+                record.orphans.push((self.now.mono, left));
+                self.wait_for_picture(&node_id);
             }
+        }
+    }
+
+    /// What no picture has told of for long enough is gone.
+    pub(crate) fn end_orphans(&mut self, node_id: &NodeId) {
+        let now = self.now.mono;
+        let Some(record) = self.nodes.get_mut(node_id) else {
+            return;
+        };
+        record
+            .orphans
+            .retain(|(since, _)| now - *since < ORPHAN_WAIT);
+        self.wait_for_picture(node_id);
+        self.note_listed(node_id);
+        self.pending.wake();
+    }
+
+    fn wait_for_picture(&mut self, node_id: &NodeId) {
+        let record = self.nodes.get(node_id);
+        if let Some((since, _)) = record.and_then(|record| record.orphans.first()) {
+            let timer = Timer::OrphanedRemains(node_id.clone());
+            self.timers.set(timer, Due::Mono(*since + ORPHAN_WAIT));
         }
     }
 

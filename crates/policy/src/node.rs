@@ -49,7 +49,8 @@ pub(crate) struct NodeRecord {
     /// Instances that its picture lists and that were shown as over since it came (RESV-07).
     pub(crate) over: BTreeSet<StartId>,
     /// What is left there of jobs that the stream tells of no more, until a picture lists it (RESV-07).
-    pub(crate) orphans: Vec<Listed>,
+    /// With the time at which the stream told of it last.
+    pub(crate) orphans: Vec<(Mono, Listed)>,
     /// It came with the snapshot as running; its first NodeStarted may be of the same start
     /// (HYDR-15).
     pub(crate) hydrated: bool,

@@ -219,6 +219,7 @@ impl Policy {
             Timer::JobExclusion(job_id, node_id) => self.end_job_exclusion(&job_id, &node_id),
             Timer::RecentlyFailed(node_id) => self.end_recently_failed(&node_id),
             Timer::UnhealthyCooldown(node_id) => self.make_healthy(&node_id, out),
+            Timer::OrphanedRemains(node_id) => self.end_orphans(&node_id),
             Timer::StartupGrace(node_id) => self.end_startup_grace(&node_id, out),
             Timer::ProvisionTimeout(node_id) => self.end_provision_timeout(&node_id, out),
             Timer::TierBackoff(pool, tier) => self.end_tier_backoff(&pool, &tier),

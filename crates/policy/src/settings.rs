@@ -39,6 +39,8 @@ pub const TIER_BACKOFF_MAX: Millis = Millis(600_000);
 pub const SPARE_PROVISION_RETRY_BACKOFF: Millis = Millis(60_000);
 /// Least time between a failed terminate of a spare and the next one (SPARE-27).
 pub const SPARE_TERMINATE_RETRY_BACKOFF: Millis = Millis(60_000);
+/// How long what is left of a job that is told of no more counts without a picture (RESV-07).
+pub const ORPHAN_WAIT: Millis = Millis(60_000);
 /// How long a spare takes no start before it is ended to make room for its replacement (SPARE-26).
 pub const SPARE_UNFIT_WAIT: Millis = Millis(60_000);
 /// Time of a drain that names none (DRAIN-01).

@@ -43,6 +43,8 @@ pub enum Timer {
     RecentlyFailed(NodeId),
     /// An unhealthy node has cooled down (HEALTH-04).
     UnhealthyCooldown(NodeId),
+    /// No picture has told what is left on a node of jobs that the stream tells of no more (RESV-07).
+    OrphanedRemains(NodeId),
     /// A booting node's grace (NODE-07).
     StartupGrace(NodeId),
     /// A requested node's time to start (PROV-06).

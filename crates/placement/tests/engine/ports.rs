@@ -123,3 +123,28 @@ fn a_node_service_has_its_ports_on_every_node_that_would_carry_it() {
         .set_service_ports(vec![service("elsewhere", vec![])]);
     assert_eq!(world.goes(&a, "e"), "m");
 }
+
+// spec: PORT-02, RESV-07
+#[test]
+fn what_a_job_still_holds_without_a_binding_is_in_its_own_way_too() {
+    let mut world = world();
+    let bundle = std::sync::Arc::new(wants("a", &["80/tcp"]));
+    world.fleet.set_bundle(&bundle);
+    let left = greenroom_placement::Listed {
+        job_id: job_id(&bundle, 0, "e"),
+        needs: greenroom_placement::Needs::of(&bundle.jobs[0].requirements),
+        gpu_index: None,
+        beside: false,
+    };
+    world.fleet.set_listed(&id("n"), vec![left], Vec::new());
+    assert_eq!(
+        world.reason(&bundle, "e", "n"),
+        Some(Reason::HostPortConflict)
+    );
+    assert_eq!(world.goes(&bundle, "e"), "-");
+    let pinned = Ask {
+        pin: Some(id("n")),
+        ..Ask::default()
+    };
+    assert_eq!(world.goes_when(&bundle, "e", &pinned), "n");
+}

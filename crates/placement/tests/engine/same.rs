@@ -212,6 +212,7 @@ fn some_listed(dice: &mut Dice, stage: &Stage) -> Vec<Listed> {
                 required_cores: dice.pick(&[0, 1]),
                 required_capabilities: some_needs(dice),
                 required_gpu_capacity: dice.pick(&[0.0, 0.3]),
+                required_host_ports: dice.pick(&[vec![], vec!["80/tcp".to_owned()]]),
                 ..Requirements::default()
             }),
             gpu_index: dice.pick(&[None, Some(0)]),

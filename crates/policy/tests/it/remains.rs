@@ -121,3 +121,30 @@ fn what_is_left_of_a_job_that_is_told_of_no_more_counts_until_the_next_picture()
     w.picture("n", 4.0);
     assert_eq!(w.node_of("b.0.g").unwrap(), "n", "nor are they there");
 }
+
+// spec: RESV-07
+#[test]
+fn what_no_picture_tells_of_for_a_minute_is_gone() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    let since = w.now.mono.0;
+    for (ends, name) in [(0, "a"), (10_000, "b")] {
+        w.at(since + ends);
+        w.submit(bundle(name, json!([sized("e", 2.0)])));
+        let job_id = format!("{name}.0.e");
+        w.runs(&job_id);
+        w.ends(&job_id, StopReason::JobFailed);
+        w.send(StreamEvent::JobDeleted(job_id.as_str().into()));
+    }
+    // No picture was different from the one before, so none comes.
+    w.submit(bundle("c", json!([sized("g", 1.0), sized("h", 2.0)])));
+    for (after, g, h) in [
+        (59_999, None, None),
+        (60_000, Some("n"), None),
+        (69_999, Some("n"), None),
+        (70_000, Some("n"), Some("n")),
+    ] {
+        w.at(since + after);
+        let nodes = ["c.0.g", "c.0.h"].map(|job| w.node_of(job));
+        assert_eq!(nodes.each_ref().map(Option::as_deref), [g, h], "{after}");
+    }
+}
