@@ -13,8 +13,6 @@ use crate::guard::Keyring;
 use crate::server::StartError;
 use crate::settings::{ListenSettings, Settings, TlsFiles};
 
-/// Connections of one door at a time (LIM-05).
-const CONNECTIONS_MAX: usize = 4_096;
 /// Time between two looks at files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// An installation that is open on purpose says so this often (SEC-01).
@@ -77,7 +75,7 @@ impl Doors {
             },
         };
         for listen in &settings.listen {
-            doors.add(listen).await?;
+            doors.add(listen, settings.connections_max).await?;
         }
         if doors.urls.is_empty() {
             doors.urls = settings
@@ -94,7 +92,11 @@ impl Doors {
         Ok(doors)
     }
 
-    async fn add(&mut self, listen: &ListenSettings) -> Result<(), StartError> {
+    async fn add(
+        &mut self,
+        listen: &ListenSettings,
+        connections_max: usize,
+    ) -> Result<(), StartError> {
         let fault = |source| StartError::Listen {
             address: listen.address,
             source,
@@ -123,7 +125,7 @@ impl Doors {
         self.doors.push(Door {
             listener,
             tls,
-            connections_max: CONNECTIONS_MAX,
+            connections_max,
         });
         Ok(())
     }

@@ -27,6 +27,7 @@ mod payloads;
 mod planes;
 mod restore;
 mod server;
+mod serving;
 mod settings;
 mod status_log;
 mod subscription;

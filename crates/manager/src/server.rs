@@ -13,6 +13,7 @@ use greenroom_store::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
+use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::api::limits::LimitsLayer;
@@ -30,6 +31,7 @@ use crate::machine::Recorded;
 use crate::metrics::{self, CallsLayer, MetricsServer, Tally};
 use crate::overrides::OverridesFile;
 use crate::planes::Planes;
+use crate::serving::serve;
 use crate::settings::Settings;
 use crate::status_log::StatusLog;
 use crate::vault::Prepared;
@@ -48,7 +50,7 @@ pub struct Running {
     engine: Engine,
     links: Arc<Links>,
     close: oneshot::Sender<()>,
-    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    serving: JoinHandle<()>,
     conducting: JoinHandle<()>,
     backing_up: JoinHandle<()>,
     watching: JoinHandle<()>,
@@ -240,22 +242,27 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     };
     let api = ManagerApi::new(engine.clone(), beside);
     let service = ManagerServer::new(api).max_decoding_message_size(MESSAGE_MAX);
-    let serving = Server::builder()
+    let server = Server::builder()
         .layer(CallsLayer(tally))
         .layer(LimitsLayer)
         .layer(Guard::new(keyring, asks))
         .http2_keepalive_interval(Some(KEEPALIVE / 2))
-        .http2_keepalive_timeout(Some(KEEPALIVE / 2))
-        .add_service(service)
+        .http2_keepalive_timeout(Some(KEEPALIVE / 2));
+    let routes = Routes::new(service)
         .add_service(HealthServer::new(HealthApi::new(engine.clone())))
         .add_service(LogsServer::new(LogsApi::new(engine.clone())))
         .add_service(reflection().build_v1().map_err(undescribed)?)
         .add_service(reflection().build_v1alpha().map_err(undescribed)?)
-        .serve_with_incoming_shutdown(greenroom_tls::incoming(doors), async {
-            // An error means that the handle was dropped, which ends the Manager as well.
-            let _ = closed.await;
-        });
-    let serving = tokio::spawn(serving);
+        .prepare();
+    let closed = async {
+        // An error means that the handle was dropped, which ends the Manager as well.
+        let _ = closed.await;
+    };
+    let one = move |alone, end| {
+        let (server, routes) = (server.clone(), routes.clone());
+        server.serve_with_incoming_shutdown(routes, alone, end)
+    };
+    let serving = tokio::spawn(serve(greenroom_tls::incoming(doors), closed, one));
     tracing::info!(?addresses, revision = boot.revision, "Manager serves");
     Ok(Running {
         addresses,
@@ -381,8 +388,7 @@ impl Running {
         self.engine.end_streams(DRAIN).await;
         let _ = self.close.send(());
         match tokio::time::timeout(DRAIN, &mut self.serving).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::error!(%error, "serving ended with an error"),
+            Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "serving failed"),
             Err(_) => {
                 tracing::warn!("some calls did not end in time and are cut off");

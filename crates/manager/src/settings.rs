@@ -20,6 +20,8 @@ pub struct Settings {
     pub create: bool,
     /// Where the API is served; at least one place.
     pub listen: Vec<ListenSettings>,
+    /// Connections of one of these places at a time (LIM-05).
+    pub connections_max: usize,
     /// Where others reach it, as `https://HOST:PORT`; empty: at the addresses it listens on.
     pub advertise: Vec<String>,
     /// Which credentials open the places that ask for one.
@@ -183,6 +185,7 @@ impl Settings {
             data_dir: data_dir.into(),
             create: false,
             listen: vec![ListenSettings::at(listen)],
+            connections_max: 4_096,
             advertise: Vec::new(),
             auth: AuthSettings::default(),
             secrets_key_file: None,

@@ -9,11 +9,11 @@ use std::time::Duration;
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use crate::places::{Holder, InUse, Place};
 use crate::{BINDING_LABEL, Binding};
 
 /// How long the other side may take until it has said what every connection of HTTP/2 begins with: one
@@ -31,7 +31,7 @@ pub struct Io {
     /// What is still to come of the beginning, and until when; none once it was there.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
     /// Its place among the connections of its listener.
-    _place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// What TLS says of it; absent in the clear.
     pub tls: Option<Arc<TlsPeer>>,
+    /// Absent where there is no connection.
+    holder: Option<Holder>,
 }
 
 /// What TLS says of the other side.
@@ -65,28 +67,70 @@ pub struct TlsPeer {
 // === impl Io ===
 
 impl Io {
-    pub(crate) fn clear(stream: TcpStream, peer: Peer, place: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn clear(stream: TcpStream, mut peer: Peer, place: Place) -> Self {
+        peer.holder = Some(place.holder());
         Self {
             stream: Stream::Clear(stream),
             peer,
             greeting: Some(greeting()),
-            _place: place,
+            place,
         }
     }
 
     pub(crate) fn tls(
         stream: TlsStream<TcpStream>,
         mut peer: Peer,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) -> Option<Self> {
         let (_, connection) = stream.get_ref();
         peer.tls = Some(Arc::new(about(connection)?));
+        peer.holder = Some(place.holder());
         Some(Self {
             stream: Stream::Tls(Box::new(stream)),
             peer,
             greeting: Some(greeting()),
-            _place: place,
+            place,
         })
+    }
+
+    /// Resolves when the connection lost its place to another, or is gone. In the first case it is cut
+    /// off some seconds later; until then it may be ended in order.
+    pub fn leaving(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        self.place.holder().leaving()
+    }
+
+    /// Fails once the connection must end.
+    fn stay(&self, context: &Context<'_>) -> std::io::Result<()> {
+        if self.place.is_cut(context.waker()) {
+            let taken = "its place was needed for another connection";
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::ConnectionAborted,
+                taken,
+            ));
+        }
+        Ok(())
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    /// The other side of no connection that has a place, as in a test.
+    #[must_use]
+    pub const fn apart(door: usize, address: SocketAddr) -> Self {
+        Self {
+            door,
+            address,
+            tls: None,
+            holder: None,
+        }
+    }
+
+    /// Keeps the connection its place for as long as the answer is held; a connection that nobody
+    /// uses gives way to a new one where places are short (LIM-05).
+    #[must_use]
+    pub fn begin_use(&self) -> Option<InUse> {
+        self.holder.as_ref().map(Holder::begin_use)
     }
 }
 
@@ -126,6 +170,7 @@ impl AsyncRead for Io {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let this = self.get_mut();
+        this.stay(context)?;
         let before = buffer.filled().len();
         let read = match &mut this.stream {
             Stream::Clear(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -153,6 +198,7 @@ impl AsyncWrite for Io {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
+        self.stay(context)?;
         match &mut self.get_mut().stream {
             Stream::Clear(stream) => Pin::new(stream).poll_write(context, bytes),
             Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -160,6 +206,7 @@ impl AsyncWrite for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.stay(context)?;
         match &mut self.get_mut().stream {
             Stream::Clear(stream) => Pin::new(stream).poll_flush(context),
             Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
@@ -178,6 +225,7 @@ impl AsyncWrite for Io {
         context: &mut Context<'_>,
         bytes: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
+        self.stay(context)?;
         match &mut self.get_mut().stream {
             Stream::Clear(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
             Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, bytes),

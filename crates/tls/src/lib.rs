@@ -11,6 +11,7 @@ mod file;
 mod identity;
 mod io;
 pub mod mint;
+mod places;
 mod server;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use descriptors::raise_descriptor_limit;
 pub use file::{read_file, read_file_upto, read_text_file};
 pub use identity::{Identity, Pin, authorities, fingerprint};
 pub use io::{Io, Peer, TlsPeer};
+pub use places::InUse;
 pub use server::{Door, Incoming, ServerTls, incoming};
 
 /// What binds a proof to one TLS session: both ends compute the same 32 bytes, and nobody between

@@ -11,12 +11,14 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use crate::descriptors::Ceiling;
 use crate::io::{Io, Peer};
+use crate::places::Places;
 use crate::{ALPN, Error, Identity, explain, provider};
 
 /// A handshake takes no longer.
@@ -25,6 +27,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Accepted connections that wait to be served.
 const WAITING_MAX: usize = 64;
+/// That places are short is told once in this time, however many come.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// How a door speaks TLS. May be replaced while it is open; connections that stand keep what they
 /// have.
@@ -38,7 +42,8 @@ pub struct Door {
     pub listener: TcpListener,
     /// TLS; absent for one in the clear.
     pub tls: Option<watch::Receiver<ServerTls>>,
-    /// Most connections at a time; those beyond are closed at once (LIM-05).
+    /// Most connections at a time. One more takes the place of the one that was not in use for the
+    /// longest ([`Peer::begin_use`]), and is closed at once where all are (LIM-05).
     pub connections_max: usize,
 }
 
@@ -100,9 +105,10 @@ pub fn incoming(doors: Vec<Door>) -> Incoming {
 }
 
 async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
-    let places = Arc::new(Semaphore::new(door.connections_max));
+    let places = Places::new(door.connections_max);
     let ceiling = Ceiling::new();
     let mut shaking = JoinSet::new();
+    let mut told = Told::default();
     loop {
         let (stream, address) = tokio::select! {
             came = door.listener.accept() => match came {
@@ -114,23 +120,29 @@ async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
                 }
             },
             Some(_) = shaking.join_next() => continue,
+            () = places.late() => {
+                places.cut_late();
+                continue;
+            }
             () = accepted.closed() => return,
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!(%address, max = door.connections_max, "too many connections; one is closed");
-            continue;
-        };
         if ceiling.is_reached(&stream) {
-            tracing::warn!(%address, "nearly all file descriptors are in use; a connection is closed");
+            told.tell(|| {
+                tracing::warn!(%address, "nearly all file descriptors are in use; a connection is closed, and the one that was idle the longest");
+            });
+            // The next to come finds its descriptor.
+            places.vacate();
             continue;
         }
+        let Some(place) = places.take() else {
+            told.tell(|| {
+                tracing::warn!(%address, max = door.connections_max, "too many connections, all in use; one is closed");
+            });
+            continue;
+        };
         // Only latency is lost without it.
         let _ = stream.set_nodelay(true);
-        let peer = Peer {
-            door: number,
-            address,
-            tls: None,
-        };
+        let peer = Peer::apart(number, address);
         let Some(tls) = &door.tls else {
             if accepted.send(Io::clear(stream, peer, place)).await.is_err() {
                 return;
@@ -140,7 +152,14 @@ async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
         let acceptor = TlsAcceptor::from(Arc::clone(&tls.borrow().0));
         let accepted = accepted.clone();
         shaking.spawn(async move {
-            match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => shaken,
+                () = place.holder().leaving() => {
+                    tracing::debug!(%address, "a TLS handshake was given up: its place was needed");
+                    return;
+                }
+            };
+            match shaken {
                 Ok(Ok(stream)) => {
                     if let Some(io) = Io::tls(stream, peer, place) {
                         let _ = accepted.send(io).await;
@@ -152,6 +171,20 @@ async fn attend(number: usize, door: Door, accepted: mpsc::Sender<Io>) {
                 Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
             }
         });
+    }
+}
+
+/// When it was last told that places are short.
+#[derive(Debug, Default)]
+struct Told(Option<Instant>);
+
+impl Told {
+    fn tell(&mut self, say: impl FnOnce()) {
+        let now = Instant::now();
+        if self.0.is_none_or(|told| now - told >= TELL_EVERY) {
+            self.0 = Some(now);
+            say();
+        }
     }
 }
 

@@ -190,10 +190,48 @@ async fn connections_beyond_the_limit_are_closed_and_taken_again_when_there_is_r
     };
     let (_first, _) = come().await.unwrap();
     let held = door.next().await.unwrap().unwrap();
+    let call = held.connect_info().begin_use();
     come().await.unwrap_err();
-    drop(held);
+    drop((call, held));
     // The place is free when the connection is gone.
     come().await.unwrap();
+}
+
+// spec: LIM-05
+#[tokio::test]
+async fn a_connection_that_nobody_uses_gives_way_and_is_told_before_it_is_cut_off() {
+    let worker = mint::from_seed("worker", &[7; 32], SystemTime::now()).unwrap();
+    let (mut door, port) = open(&worker, None, 1).await;
+    let pinned = Trust::Pins(vec![worker.pin().unwrap()]);
+    let tls = ClientTls::new(&pinned, None).unwrap();
+    let come = async || {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        tls.shake(stream, "w").await
+    };
+    // One that does not even begin to shake hands.
+    let mut silent = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (mut first, _) = come().await.unwrap();
+    first
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await
+        .unwrap();
+    let read = silent.read(&mut [0]).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+
+    let mut held = door.next().await.unwrap().unwrap();
+    held.read_exact(&mut [0; 24]).await.unwrap();
+    let leaving = held.leaving();
+    let (_second, _) = come().await.unwrap();
+    leaving.await;
+    let newer = door.next().await.unwrap().unwrap();
+    let _call = newer.connect_info().begin_use();
+    come().await.unwrap_err();
+    // Ten seconds to end in order are over at once here.
+    tokio::time::pause();
+    let error = held.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+    let error = held.write(&[0]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
 }
 
 // spec: LIM-05, LIM-09

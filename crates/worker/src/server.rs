@@ -10,6 +10,7 @@ use greenroom_proto::status::Refusal;
 use greenroom_proto::worker as wire;
 use greenroom_proto::worker::node_controller_message::Message as Controller;
 use greenroom_proto::worker::worker_server::Worker;
+use greenroom_tls::Peer;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,7 @@ impl Worker for WorkerService {
             .gate
             .check(request.metadata(), request.extensions())
             .await?;
+        let in_use = request.extensions().get().and_then(Peer::begin_use);
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let talk = Talk {
             inputs: self.inputs.clone(),
@@ -63,6 +65,7 @@ impl Worker for WorkerService {
         };
         let ending = self.ending.clone();
         tokio::spawn(async move {
+            let _in_use = in_use;
             tokio::select! {
                 () = talk.run(shared_secret) => {}
                 () = ending.cancelled() => {}

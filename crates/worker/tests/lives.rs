@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{FakeManager, Pipe, WorkerProcess, id, info_word, job, shell};
+use common::{FakeManager, Pipe, Stream, WorkerProcess, id, info_word, job, shell};
 use greenroom_proto::common::port_mapping::HostPort;
 use greenroom_proto::common::service::ServiceRestart;
 use greenroom_proto::common::{
@@ -239,4 +239,24 @@ async fn what_a_node_service_provides_is_offered_told_and_withdrawn_before_it_is
     // Who used it runs on, and ends by its own.
     stream.stop("j", "s2", 0).await;
     assert_eq!(stream.reports("s2", "stopped").await, ["stopped"]);
+}
+
+// spec: LIM-05
+#[tokio::test]
+async fn connections_that_prove_nothing_keep_out_no_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manager = FakeManager::start().await;
+    let _worker = WorkerProcess::spawn(&dir.path().join("state"), &manager, "process", "2");
+    let mut stream = manager.meet(1, 0).await;
+    // More than a worker takes; they speak HTTP/2, answer pings and ask for nothing.
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(common::connect(&stream.address).await);
+    }
+    let service = shell("a", "exec sleep 1000");
+    stream.provision(job("j", "s1", vec![service])).await;
+    stream.reports("s1", "started").await;
+    let newer = Stream::dial(&stream.address, &manager.node, 2, 0).await;
+    let hello = newer.expect("a greater term controls").hello;
+    assert_eq!(hello.instances.len(), 1);
 }

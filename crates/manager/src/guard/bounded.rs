@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use greenroom_auth::Principal;
 use greenroom_proto::convert::refusal::write_refusal;
+use greenroom_tls::InUse;
 use greenroom_types::call::Refusal;
 use http_body::{Frame, SizeHint};
 use tonic::body::Body;
@@ -19,12 +20,12 @@ use crate::clock::wall;
 /// The wall clock is asked this often; it may be set while a stream is open.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// A body that ends when `ended` resolves, and holds its caller's place until then.
+/// A body that ends when `ended` resolves, and holds its caller's place and its connection's until then.
 pub(super) struct Bounded {
     body: Body,
     ended: Option<Pin<Box<dyn Future<Output = Refusal> + Send>>>,
     over: bool,
-    _ticket: Option<Ticket>,
+    _held: (Option<Ticket>, Option<InUse>),
 }
 
 // === impl Bounded ===
@@ -33,13 +34,13 @@ impl Bounded {
     pub(super) fn new(
         body: Body,
         ended: Option<impl Future<Output = Refusal> + Send + 'static>,
-        ticket: Option<Ticket>,
+        held: (Option<Ticket>, Option<InUse>),
     ) -> Self {
         Self {
             body,
             ended: ended.map(|ended| Box::pin(ended) as _),
             over: false,
-            _ticket: ticket,
+            _held: held,
         }
     }
 }
@@ -158,7 +159,7 @@ mod tests {
         let principal = keyring.check(&credential).await.expect("it holds");
         let (frames, received) = mpsc::unbounded_channel();
         let ended = until_ended(Arc::clone(&keyring), credential, principal);
-        let mut body = Bounded::new(Body::new(Frames(received)), Some(ended), None);
+        let mut body = Bounded::new(Body::new(Frames(received)), Some(ended), (None, None));
         frames.send("one").unwrap();
         let first = frame(&mut body).await.expect("a frame");
         assert_eq!(first.into_data().unwrap(), Bytes::from_static(b"one"));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use greenroom_auth::{Principal, Role};
 use greenroom_proto::convert::refusal::write_refusal;
-use greenroom_tls::Peer;
+use greenroom_tls::{InUse, Peer};
 use greenroom_types::call::{Refusal, Status};
 use http::{Extensions, Request, Response};
 use tonic::body::Body;
@@ -60,6 +60,9 @@ struct Pass {
     credential: Option<(Credential, Principal)>,
     /// Its place among the caller's; none for what is open to everybody.
     ticket: Option<Ticket>,
+    /// Keeps the connection its place. What is open to everybody does not: a stranger would keep out
+    /// callers with it.
+    in_use: Option<InUse>,
     is_stream: bool,
 }
 
@@ -84,6 +87,7 @@ impl Guard {
             return Ok(Pass {
                 credential: None,
                 ticket: None,
+                in_use: None,
                 is_stream,
             });
         }
@@ -114,10 +118,12 @@ impl Guard {
             Some(Access::Open) | None => return Err(unserved(request.uri().path())),
         }
         let ticket = self.0.shares.take(&caller, kind, Instant::now())?;
+        let in_use = request.extensions().get().and_then(Peer::begin_use);
         request.extensions_mut().insert(principal.clone());
         Ok(Pass {
             credential: credential.map(|credential| (credential, principal)),
             ticket: Some(ticket),
+            in_use,
             is_stream,
         })
     }
@@ -254,7 +260,8 @@ where
             let ended = pass.credential.map(|(credential, principal)| {
                 until_ended(Arc::clone(&guard.0.keyring), credential, principal)
             });
-            Ok(answer.map(|body| Body::new(Bounded::new(body, ended, pass.ticket))))
+            let held = (pass.ticket, pass.in_use);
+            Ok(answer.map(|body| Body::new(Bounded::new(body, ended, held))))
         })
     }
 }
@@ -293,11 +300,7 @@ mod tests {
         let mut request = Request::new(Body::default());
         let path = format!("/norsk.api.manager.Manager/{name}");
         *request.uri_mut() = path.parse().unwrap();
-        let peer = Peer {
-            door: 0,
-            address: ([127, 0, 0, 1], 1).into(),
-            tls: None,
-        };
+        let peer = Peer::apart(0, ([127, 0, 0, 1], 1).into());
         request.extensions_mut().insert(peer);
         request
     }

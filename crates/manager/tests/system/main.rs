@@ -15,6 +15,7 @@ mod member;
 mod metrics;
 mod nodes;
 mod phases;
+mod places;
 mod register;
 mod relay;
 mod replica;

@@ -198,6 +198,27 @@ fn a_call_whose_server_is_killed_under_it_is_repeated_under_its_id() {
     assert_eq!(second.seen()[0].request_id, first.seen()[0].request_id);
 }
 
+// spec: SDK-05, SDK-07
+#[test]
+fn a_call_right_after_its_connection_was_closed_while_idle_is_made_once_over_another() {
+    let listener = bind("127.0.0.1:0");
+    let address = listener.local_addr().unwrap().to_string();
+    let (server, first) = serve(listener, "first");
+    let ours = runtime_of_client();
+    let client = ours.block_on(first.client());
+    kill(server);
+    let (_server, second) = serve(bind(&address), "second");
+    second.give("CreateJob", greenroom_proto::manager::JobHash { hash: 7 });
+    second.give("ListNodes", ListNodesResponse::default());
+    // The client's tasks run with its calls alone: it has not seen yet that its connection is gone.
+    assert_eq!(client.state(), ConnectionState::Ready);
+    let made = ours.block_on(client.create_job(Default::default()));
+    assert_eq!((made, first.seen().len()), (Ok(7), 0));
+    assert_eq!(ours.block_on(client.list_nodes()), Ok(Vec::new()));
+    let seen: Vec<_> = second.seen().iter().map(|seen| seen.method).collect();
+    assert_eq!(seen, ["CreateJob", "ListNodes"]);
+}
+
 // spec: SDK-10
 #[tokio::test]
 async fn closing_ends_pending_calls_and_twice_is_fine() {

@@ -12,6 +12,7 @@ use greenroom_proto::convert::common::write_time;
 use greenroom_proto::logs::logs_server::Logs;
 use greenroom_proto::logs::{Line, ReadRequest, ReadResponse};
 use greenroom_proto::status::Refusal;
+use greenroom_tls::Peer;
 use greenroom_types::{JobId, Role, StartId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -63,6 +64,7 @@ impl Logs for LogsService {
         self.gate
             .check(request.metadata(), request.extensions())
             .await?;
+        let in_use = request.extensions().get().and_then(Peer::begin_use);
         let request = request.into_inner();
         if request.job_id.is_empty() {
             return Err(WireError::missing("job_id").into());
@@ -82,6 +84,7 @@ impl Logs for LogsService {
         let (answers, receiver) = mpsc::channel(AHEAD_MAX);
         let ending = self.ending.clone();
         tokio::spawn(async move {
+            let _in_use = in_use;
             tokio::select! {
                 () = tell(start_id, reader, &answers, permit) => {}
                 () = ending.cancelled() => {
