@@ -42,7 +42,7 @@ pub(crate) struct ClusterLog {
 
 /// What a member looks at each second.
 #[derive(Debug)]
-struct Look {
+pub(crate) struct Look {
     /// Wall clock minus the other one, in milliseconds.
     apart: i64,
     room: Room,
@@ -140,8 +140,8 @@ impl ClusterLog {
         }
     }
 
-    /// How this member came to serve; flushed at once, as every change of role.
-    pub(crate) async fn begin(&self, now: Now, term: u64, boot: &BootReport) {
+    /// How this member came to serve, and how its disk is; flushed at once, as every change of role.
+    pub(crate) async fn begin(&self, now: Now, term: u64, boot: &BootReport, room: Room) -> Look {
         let path = |path: &Option<PathBuf>| {
             let shown = path.as_ref().map(|path| path.display().to_string());
             shown.unwrap_or_default()
@@ -177,7 +177,16 @@ impl ClusterLog {
             ("index", boot.revision.to_string()),
         ];
         self.note(now.wall, term, "role", "this member is primary", &details);
+        let mut look = Look::new(now);
+        self.look(&mut look, now, term, room);
         self.flush().await;
+        look
+    }
+
+    fn look(&self, look: &mut Look, now: Now, term: u64, room: Room) {
+        for (kind, text, details) in look.next(now, room) {
+            self.note(now.wall, term, kind, text, &details);
+        }
     }
 
     /// That this member gives its role up in order.
@@ -191,10 +200,9 @@ impl ClusterLog {
     }
 
     /// Looks at the disk and at the clocks each second, and flushes; until the store fails.
-    pub(crate) async fn keep(self: Arc<Self>, engine: Engine, term: u64) {
+    pub(crate) async fn keep(self: Arc<Self>, engine: Engine, term: u64, mut look: Look) {
         let fatal = engine.store().fatal();
         tokio::pin!(fatal);
-        let mut look = Look::new(engine.clock().now());
         let mut ticks = tokio::time::interval(EVERY);
         loop {
             tokio::select! {
@@ -208,9 +216,7 @@ impl ClusterLog {
                 _ = ticks.tick() => {}
             }
             let now = engine.clock().now();
-            for (kind, text, details) in look.next(now, engine.store().room()) {
-                self.note(now.wall, term, kind, text, &details);
-            }
+            self.look(&mut look, now, term, engine.store().room());
             self.flush().await;
         }
     }

@@ -207,8 +207,9 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
     }
     let cluster_log = Arc::new(ClusterLog::open(&settings.data_dir));
     let term = engine.store().info().map_or(0, |info| info.term);
-    cluster_log.begin(clock.now(), term, &boot).await;
-    let chronicling = tokio::spawn(Arc::clone(&cluster_log).keep(engine.clone(), term));
+    let room = engine.store().room();
+    let look = cluster_log.begin(clock.now(), term, &boot, room).await;
+    let chronicling = tokio::spawn(Arc::clone(&cluster_log).keep(engine.clone(), term, look));
     let backing_up = tokio::spawn(backup::regularly(engine.clone(), settings.backup_every));
 
     let audience = engine.store().identity().cluster.clone();

@@ -140,6 +140,11 @@ impl<T: Clone> Pages<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
     use super::*;
 
     // spec: API-23
@@ -184,5 +189,27 @@ mod tests {
         }
         let refusal = pages.page(1, &token, Vec::new).unwrap_err();
         assert_eq!(refusal.reason, "page_expired");
+    }
+
+    // spec: API-23
+    #[test]
+    fn lists_have_tokens_and_logs_have_numbers() {
+        let set = FileDescriptorSet::decode(greenroom_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let with = |field: &str| -> BTreeSet<String> {
+            let messages = set.file.iter().flat_map(|file| &file.message_type);
+            messages
+                .filter(|message| message.field.iter().any(|it| it.name() == field))
+                .map(|message| message.name().to_owned())
+                .collect()
+        };
+        let named = |calls: &[&str], what: &str| -> BTreeSet<String> {
+            calls.iter().map(|call| format!("{call}{what}")).collect()
+        };
+        let lists = ["KvList", "ListBundles", "ListInstanceTypes", "ListNodes"];
+        let asked = named(&lists, "Request");
+        assert_eq!((with("page_token"), with("page_size")), (asked.clone(), asked));
+        assert_eq!(with("next_page_token"), named(&lists, "Response"));
+        let logs = named(&["GetAuditLog", "GetClusterEvents"], "Request");
+        assert_eq!(with("before_seq"), logs);
     }
 }
