@@ -18,6 +18,7 @@ mod table;
 mod tests;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
@@ -72,10 +73,54 @@ struct Args {
     /// Divides all sizes by this, for a first look.
     #[arg(long, default_value_t = 1)]
     scale: usize,
+    #[command(flatten)]
+    manager: ManagerArgs,
+}
+
+/// What `manager` measures.
+#[derive(Debug, clap::Args)]
+struct ManagerArgs {
+    /// One house of so many nodes in place of both.
+    #[arg(long, requires = "jobs")]
+    nodes: Option<usize>,
+    /// And so many jobs.
+    #[arg(long, requires = "nodes")]
+    jobs: Option<usize>,
+    /// Subscribers that see everything.
+    #[arg(long, default_value_t = 32)]
+    subscribers: usize,
+    /// Where its stores are made, on a disk; beside the binary unless named.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// How long one thing is looked at, in seconds.
+    #[arg(long, default_value_t = 5)]
+    look: u64,
+    /// All of it takes no longer; what is left is said to be missing.
+    #[arg(long, default_value_t = 9)]
+    minutes: u64,
+    #[arg(long = manager::WORKERS_OPTION, hide = true, num_args = 3)]
+    as_workers: Vec<String>,
+}
+
+impl ManagerArgs {
+    fn house(&self, binary: PathBuf, scale: usize) -> manager::House {
+        manager::House {
+            binary,
+            scale,
+            size: self.nodes.zip(self.jobs),
+            subscribers: self.subscribers.max(1),
+            folder: self.folder.clone(),
+            look: Duration::from_secs(self.look.max(1)),
+            limit: Duration::from_secs(self.minutes * 60),
+        }
+    }
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if !args.manager.as_workers.is_empty() {
+        return manager::serve_workers(&args.manager.as_workers);
+    }
     let asked = |name: Name| args.names.contains(&name) || args.names.contains(&Name::All);
     anyhow::ensure!(args.scale > 0, "--scale 0: write 1 or more");
     anyhow::ensure!(!args.names.is_empty(), "name what to measure, or `all`");
@@ -92,7 +137,8 @@ fn main() -> anyhow::Result<()> {
         let binary = args.binary.as_deref();
         let binary =
             binary.context("`manager` runs a real process: name the binary, --binary FILE")?;
-        tables.extend(manager::house(binary, scale)?);
+        let house = args.manager.house(binary.to_owned(), scale);
+        tables.extend(manager::house(&house)?);
     }
     if asked(Name::Placement) {
         tables.extend(place::decisions(scale));

@@ -1,358 +1,466 @@
-//! A Manager of one member under a full house (PERF-10 to PERF-13): commits a second beside the disk's
-//! own flushes, what it takes to boot, to hold, and to show everything to a new subscriber, and what
-//! its workers cost. The Manager is a process of its own; its workers are tasks of this one.
+//! A Manager of one member under a full house (PERF-10 to PERF-13, LIM-07): commits a second beside the disk's
+//! own flushes, what it takes to boot, to hold, to tell everybody, and to show everything to a new
+//! subscriber, and what its workers cost. The Manager is a process of its own, its workers are some more.
+//! Nothing passes or fails; what could not be measured in the time there is says so.
+
+mod daemon;
+mod load;
+#[cfg(test)]
+pub(crate) mod tests;
+mod workers;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use greenroom_sdk::types::kv::{KvCommit, KvWrite};
-use greenroom_sdk::types::stream::{Stamped, StreamEvent};
-use greenroom_sdk::{Client, EventSettings, Settings, StreamItem};
-use greenroom_testkit::{FakeWorker, bundle};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use anyhow::{Context, Result, bail};
+use greenroom_sdk::EventSettings;
+use greenroom_sdk::proto::manager::EventStreamRequest;
 
+use self::daemon::Daemon;
+use self::load::{BUNDLE, CALLERS, Committers, Readers, fill, start_all};
+use self::workers::Workers;
 use crate::measure::Samples;
 use crate::table::{Table, whole};
 
+pub(crate) use self::workers::{OPTION as WORKERS_OPTION, serve as serve_workers};
+
 /// Nodes and jobs: the house of LIM-07, then that of PERF-12.
 const HOUSES: [(usize, usize); 2] = [(1_000, 20_000), (10_000, 100_000)];
-/// Subscribers that see everything (PERF-11, LIM-07).
-const SUBSCRIBERS: usize = 32;
-/// Jobs of one bundle; the most there may be.
-const BUNDLE: usize = 64;
-/// Callers at once, as the requirement has it.
-const CALLERS: usize = 64;
-/// How long commits are counted.
-const COUNTED: Duration = Duration::from_secs(5);
-/// How long the cost of connected workers is looked at.
-const WATCHED: Duration = Duration::from_secs(10);
-/// Flushes of the disk that are timed.
-const FLUSHES: usize = 300;
-/// A start of any size is there within this.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Flushes of the disk that are timed, before the commits and again behind them.
+const FLUSHES: usize = 150;
+/// The number by which file systems in memory are known.
+const TMPFS: i64 = 0x0102_1994;
 
-/// The Manager's process. It ends with its handle.
-struct Daemon {
-    child: Child,
-    url: String,
-}
-
-// === impl Daemon ===
-
-impl Daemon {
-    /// Starts it and waits until it serves; answers how long that took.
-    fn start(binary: &Path, folder: &Path, listen: &str) -> Result<(Self, Duration)> {
-        let begun = Instant::now();
-        let mut child = Command::new(binary)
-            .args(["manager", "--json", "--listen", listen, "--data-dir"])
-            .arg(folder)
-            .env("GREENROOM_LOG", "error")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("{} cannot be run", binary.display()))?;
-        let stdout = child.stdout.take().context("stdout is piped")?;
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
-        let took = begun.elapsed();
-        let told: serde_json::Value = serde_json::from_str(&line)
-            .context("the Manager ended at its start; run it by hand to see why")?;
-        let address = told["address"].as_str().context("it tells its address")?;
-        let url = format!("http://{address}");
-        Ok((Self { child, url }, took))
-    }
-
-    fn listen(&self) -> &str {
-        self.url.trim_start_matches("http://")
-    }
-
-    async fn client(&self) -> Result<Client> {
-        let settings = Settings {
-            call_timeout: PATIENCE,
-            ..Settings::new([self.url.clone()])
-        };
-        Ok(Client::connect(settings).await?)
-    }
-
-    /// Resident bytes.
-    fn memory(&self) -> Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        let kib: f64 = kib.context("the system tells resident memory")?.parse()?;
-        Ok(kib * 1024.0)
-    }
-
-    /// CPU time so far, in seconds.
-    fn cpu(&self) -> Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, rest) = stat
-            .rsplit_once(')')
-            .context("the system tells CPU times")?;
-        let ticks = rest.split_whitespace().skip(11).take(2);
-        let ticks: Result<Vec<f64>, _> = ticks.map(str::parse).collect();
-        Ok(ticks?.iter().sum::<f64>() / rustix::param::clock_ticks_per_second() as f64)
-    }
-
-    fn kill(mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Gone already where it was killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct House {
+    /// The binary that is measured.
+    pub(crate) binary: PathBuf,
+    /// Divides both sizes.
+    pub(crate) scale: usize,
+    /// One house of this size in place of the two.
+    pub(crate) size: Option<(usize, usize)>,
+    /// Subscribers that see everything (PERF-11, LIM-07).
+    pub(crate) subscribers: usize,
+    /// Where stores are made; none: beside the binary.
+    pub(crate) folder: Option<PathBuf>,
+    /// How long one thing is looked at.
+    pub(crate) look: Duration,
+    /// How long all of it may take.
+    pub(crate) limit: Duration,
 }
 
 /// Runs all of it.
-pub(crate) fn house(binary: &Path, scale: usize) -> Result<Vec<Table>> {
+pub(crate) fn house(house: &House) -> Result<Vec<Table>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     greenroom_tls::raise_descriptor_limit();
-    let folder = tempfile::tempdir()?;
-    let store = |name: &str| folder.path().join(name);
-    let mut tables = vec![runtime.block_on(flushes(binary, &store("commits")))?];
-    for (nodes, jobs) in HOUSES {
-        let (nodes, jobs) = ((nodes / scale).max(1), (jobs / scale).max(BUNDLE));
-        let store = store(&format!("store-{nodes}"));
-        tables.push(runtime.block_on(measure(binary, &store, nodes, jobs))?);
+    let beside = house
+        .binary
+        .parent()
+        .filter(|it| !it.as_os_str().is_empty());
+    let folder = house.folder.as_deref().or(beside).unwrap_or(Path::new("."));
+    let folder = tempfile::Builder::new()
+        .prefix("bench-manager-")
+        .tempdir_in(folder)
+        .with_context(|| {
+            format!(
+                "{} takes no store; name another: --folder",
+                folder.display()
+            )
+        })?;
+    let sizes = match house.size {
+        Some(size) => vec![size],
+        None => HOUSES.to_vec(),
+    };
+    let until = tokio::time::Instant::from_std(Instant::now() + house.limit);
+    let mut tables = Vec::new();
+    let mut table = Table::new(format!("Durable changes from {CALLERS} callers"), &COLUMNS);
+    runtime.block_on(bounded(until, &mut table, async |table| {
+        commits(house, folder.path(), table).await
+    }));
+    tables.push(table);
+    for (nodes, jobs) in sizes {
+        let nodes = (nodes / house.scale).max(1);
+        let jobs = (jobs / house.scale).div_ceil(BUNDLE).max(6) * BUNDLE;
+        let size = Size { nodes, jobs };
+        let [of_nodes, of_jobs] = [nodes, jobs].map(|count| whole(count as f64));
+        let title = format!(
+            "{of_nodes} nodes, {of_jobs} jobs, {} subscribers",
+            house.subscribers
+        );
+        say(&title);
+        let mut table = Table::new(title, &COLUMNS);
+        let store = folder.path().join(format!("store-{nodes}"));
+        runtime.block_on(bounded(until, &mut table, async |table| {
+            measure(house, &store, size, table).await
+        }));
+        tables.push(table);
     }
+    // What readers of streams are at does not matter any more.
+    runtime.shutdown_background();
     Ok(tables)
 }
 
-async fn flushes(binary: &Path, folder: &Path) -> Result<Table> {
-    let (daemon, _) = Daemon::start(binary, folder, "127.0.0.1:0")?;
-    let table = commits(&daemon, &folder.with_file_name("flushes")).await?;
-    daemon.kill()?;
-    Ok(table)
+const COLUMNS: [&str; 5] = ["what", "found", "beside it in this run", "ratio", "aim"];
+
+#[derive(Clone, Copy)]
+struct Size {
+    nodes: usize,
+    jobs: usize,
 }
 
-async fn measure(binary: &Path, folder: &Path, nodes: usize, jobs: usize) -> Result<Table> {
-    let (daemon, _) = Daemon::start(binary, folder, "127.0.0.1:0")?;
-    let title = format!("{} nodes, {} jobs", whole(nodes as f64), whole(jobs as f64));
-    let mut table = Table::new(title, &["what", "value"]);
-    let client = daemon.client().await?;
-    let subscribers = subscribe(&daemon).await?;
-    let (begun, before) = (Instant::now(), daemon.cpu()?);
-    fill_jobs(&client, jobs).await?;
-    for subscriber in subscribers.iter().cloned() {
-        let all = |seen: &usize| *seen >= jobs;
-        tokio::time::timeout(PATIENCE, { subscriber }.wait_for(all)).await??;
-    }
-    let took = begun.elapsed().as_secs_f64();
-    let cores = (daemon.cpu()? - before) / took;
-    table.fact(
-        "jobs made a second, each told to 32 subscribers",
-        whole(jobs as f64 / took),
+/// Does something until the time is over. Whatever keeps it from its end stands in the table.
+async fn bounded(
+    until: tokio::time::Instant,
+    table: &mut Table,
+    work: impl AsyncFnOnce(&mut Table) -> Result<()>,
+) {
+    let before = load_average();
+    let ended = tokio::time::timeout_at(until, work(table)).await;
+    row(
+        table,
+        "load of the machine at the end",
+        load_average(),
+        &format!("{before} at the beginning"),
+        "",
+        "",
     );
-    table.fact("cores for that", format!("{cores:.2}"));
-    let workers = connect_workers(&daemon, nodes).await?;
-    let mib = |bytes: f64| format!("{} MiB", whole(bytes / 1024.0 / 1024.0));
-    table.fact("memory after filling", mib(daemon.memory()?));
-
-    // As many as the workers send, five a second each.
-    let before = daemon.cpu()?;
-    tokio::time::sleep(WATCHED).await;
-    let cores = (daemon.cpu()? - before) / WATCHED.as_secs_f64();
-    let per_second = nodes as f64 * 5.0;
-    table.fact("signs of life a second", whole(per_second));
-    table.fact("cores for them", format!("{cores:.2}"));
-
-    snapshot(&daemon, &mut table).await?;
-
-    let listen = daemon.listen().to_owned();
-    let greeted: Vec<usize> = workers.iter().map(FakeWorker::greeted).collect();
-    daemon.kill()?;
-    let (daemon, boot) = Daemon::start(binary, folder, &listen)?;
-    table.fact(
-        "boot to serving after kill -9",
-        format!("{} ms", boot.as_millis()),
-    );
-    let begun = Instant::now();
-    for (worker, before) in workers.iter().zip(greeted) {
-        worker.wait_greeted(before + 1).await;
-    }
-    let all = format!("{:.1} s", begun.elapsed().as_secs_f64());
-    table.fact("all workers back after that", all);
-    table.fact("memory after the boot", mib(daemon.memory()?));
-    daemon.kill()?;
-    Ok(table)
+    let why = match ended {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => {
+            "the time is over: give more with --minutes, or less to do with --scale".to_owned()
+        }
+    };
+    say(&why);
+    row(table, "not measured from here on", why, "", "", "");
 }
 
-/// Subscribers that read all they are told; what each says is how many jobs it was told of.
-async fn subscribe(daemon: &Daemon) -> Result<Vec<watch::Receiver<usize>>> {
-    let mut all = Vec::with_capacity(SUBSCRIBERS);
-    for _ in 0..SUBSCRIBERS {
-        let client = daemon.client().await?;
-        let (_, mut events) = client.event_stream(EventSettings::default()).await?;
-        let (told, seen) = watch::channel(0);
-        all.push(seen);
-        tokio::spawn(async move {
-            while let Some(item) = events.next().await {
-                if matches!(
-                    item,
-                    StreamItem::Event(Stamped {
-                        event: StreamEvent::JobActive(_) | StreamEvent::JobPending(_),
-                        ..
-                    })
-                ) {
-                    told.send_modify(|count| *count += 1);
-                }
-            }
-        });
-    }
-    Ok(all)
+/// Processes that want a core, as the system counts them over a minute: with more than there are cores, times tell of
+/// others as well.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// So that who waits knows for what.
+fn say(what: &str) {
+    // Nobody need be there to read it.
+    let _ = writeln!(std::io::stderr(), "{what}");
+}
+
+fn row(table: &mut Table, what: &str, found: impl ToString, beside: &str, ratio: &str, aim: &str) {
+    let found = found.to_string();
+    say(&format!("  {what}: {found}"));
+    table.row(
+        [what, &found, beside, ratio, aim]
+            .map(str::to_owned)
+            .to_vec(),
+    );
+}
+
+fn millis(nanos: f64) -> String {
+    format!("{:.2} ms", nanos / 1e6)
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{} MiB", whole(bytes / 1024.0 / 1024.0))
 }
 
 /// PERF-10: what callers get beside what the disk gives to one who flushes alone.
-async fn commits(daemon: &Daemon, beside: &PathBuf) -> Result<Table> {
+async fn commits(house: &House, folder: &Path, table: &mut Table) -> Result<()> {
+    say("Durable changes");
+    if rustix::fs::statfs(folder)?.f_type as i64 == TMPFS {
+        bail!(
+            "{} is in memory, where a flush costs nothing: name a folder on a disk with --folder",
+            folder.display()
+        );
+    }
+    let mut file = std::fs::File::create(folder.join("flushes"))?;
     let mut alone = Samples::default();
-    let mut file = std::fs::File::create(beside)?;
-    for _ in 0..FLUSHES {
-        alone.take(|| file.write_all(&[7; 4096]).and_then(|()| file.sync_data()))?;
-    }
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut callers = JoinSet::new();
-    for caller in 0..CALLERS {
-        let client = daemon.client().await?;
-        let stop = Arc::clone(&stop);
-        callers.spawn(async move {
-            let mut took = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let commit = KvCommit {
-                    namespace: "bench".to_owned(),
-                    writes: vec![KvWrite::set(
-                        format!("k{caller}"),
-                        took.len().to_string().as_bytes(),
-                    )],
-                    expected_schema_version: None,
-                    set_schema_version: None,
-                };
-                let begun = Instant::now();
-                client.kv_commit(commit).await?;
-                took.push(begun.elapsed());
-            }
-            Ok::<_, greenroom_sdk::Error>(took)
-        });
-    }
-    tokio::time::sleep(COUNTED).await;
-    stop.store(true, Ordering::Relaxed);
-    let mut all = Samples::default();
-    let mut count = 0.0;
-    while let Some(done) = callers.join_next().await {
-        for took in done?? {
-            all.push(took.as_nanos() as f64);
-            count += 1.0;
+    let mut flush = |alone: &mut Samples| -> Result<()> {
+        for _ in 0..FLUSHES {
+            alone.take(|| file.write_all(&[7; 4096]).and_then(|()| file.sync_data()))?;
         }
-    }
-    let per_second = count / COUNTED.as_secs_f64();
+        Ok(())
+    };
+    let (daemon, _) = Daemon::start(&house.binary, &folder.join("commits"), "127.0.0.1:0")?;
+    flush(&mut alone)?;
+    let committers = Committers::begin(&daemon, CALLERS, "bench").await?;
+    let (begun, cpu) = (Instant::now(), daemon.cpu()?);
+    tokio::time::sleep(house.look).await;
+    let mut all = committers.end().await?;
+    let took = begun.elapsed().as_secs_f64();
+    let cpu = daemon.cpu()? - cpu;
+    let per_second = all.len() as f64 / took;
+    flush(&mut alone)?;
+    daemon.kill()?;
     let one_each = 1e9 / alone.mean();
-    let millis = |nanos: f64| format!("{:.2} ms", nanos / 1e6);
-    let title = format!("Durable changes from {CALLERS} callers");
-    let mut table = Table::new(title, &["what", "value"]);
-    table.fact("commits a second", whole(per_second));
-    table.fact(
-        "flushes of the disk a second, one after the other",
-        whole(one_each),
+    row(
+        table,
+        "commits a second",
+        whole(per_second),
+        &format!("{} flushes a second, one after the other", whole(one_each)),
+        &format!("{:.1} x", per_second / one_each),
+        "10 x",
     );
-    table.fact(
-        "commits to a flush",
-        format!("{:.1} x", per_second / one_each),
+    row(
+        table,
+        "cores for that",
+        format!("{:.2}", cpu / took),
+        "",
+        &format!("{:.0} us each", cpu / all.len() as f64 * 1e6),
+        "",
     );
-    for (what, samples) in [("commit", &mut all), ("flush", &mut alone)] {
-        let [middle, far] = [50.0, 99.0].map(|percent| millis(samples.percentile(percent)));
-        table.fact(&format!("p50, p99 of a {what}"), format!("{middle}, {far}"));
-    }
-    Ok(table)
-}
-
-async fn fill_jobs(client: &Client, jobs: usize) -> Result<()> {
-    let names: Vec<String> = (0..BUNDLE).map(|number| format!("j{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut filling = JoinSet::new();
-    for number in 0..jobs.div_ceil(BUNDLE) {
-        while filling.len() >= CALLERS {
-            filling.join_next().await.context("one of them")???;
-        }
-        let (client, bundle) = (client.clone(), bundle(&format!("b{number}"), &names));
-        filling.spawn(async move { client.create_bundle(bundle).await });
-    }
-    while let Some(done) = filling.join_next().await {
-        done??;
+    for (percent, aim) in [(50.0, ""), (99.0, "under 5 x")] {
+        let [commit, flush] = [&mut all, &mut alone].map(|it| it.percentile(percent));
+        row(
+            table,
+            &format!("{percent:.0}th percentile of a commit"),
+            millis(commit),
+            &format!("{} of a flush", millis(flush)),
+            &format!("{:.1} x", commit / flush),
+            aim,
+        );
     }
     Ok(())
 }
 
-async fn connect_workers(daemon: &Daemon, nodes: usize) -> Result<Vec<FakeWorker>> {
-    let mut connecting = JoinSet::new();
-    let mut workers = Vec::new();
-    for number in 0..nodes {
-        while connecting.len() >= CALLERS {
-            workers.push(connecting.join_next().await.context("one of them")???);
+/// PERF-11, PERF-12, PERF-13, LIM-07.
+async fn measure(house: &House, store: &Path, size: Size, table: &mut Table) -> Result<()> {
+    let Size { nodes, jobs } = size;
+    let (daemon, empty_boot) = Daemon::start(&house.binary, store, "127.0.0.1:0")?;
+    let empty = daemon.memory()?;
+    let mut readers = Readers::new();
+    tell_all(house, &daemon, &mut readers, jobs, table).await?;
+
+    let idle = daemon.cores(house.look).await?;
+    let begun = Instant::now();
+    let mut workers = Workers::connect(daemon.url(), nodes).await?;
+    let took = begun.elapsed().as_secs_f64();
+    row(
+        table,
+        "slots made and workers connected",
+        format!("{took:.1} s"),
+        "",
+        "",
+        "",
+    );
+    let client = daemon.client().await?;
+    let begun = Instant::now();
+    let started = start_all(&client, readers.jobs(), nodes, 6 * house.look).await?;
+    row(
+        table,
+        "jobs started on them",
+        whole(started as f64),
+        "",
+        "",
+        "",
+    );
+    let per_second = started as f64 / begun.elapsed().as_secs_f64();
+    row(table, "starts a second", whole(per_second), "", "", "");
+    readers.until_quiet().await;
+    let memory = daemon.memory()?;
+    drop(readers);
+    row(
+        table,
+        "memory with all of that",
+        mib(memory),
+        &format!("{} empty", mib(empty)),
+        &format!(
+            "{:.1} KiB a job more",
+            (memory - empty) / 1024.0 / jobs as f64
+        ),
+        if nodes > 1_000 {
+            "4 096 MiB"
+        } else {
+            "1 024 MiB"
+        },
+    );
+
+    let greeted = workers.greeted().await?;
+    let cores = daemon.cores(2 * house.look).await?;
+    row(
+        table,
+        &format!("cores for {} signs of life a second", whole(nodes as f64)),
+        format!("{cores:.2}"),
+        &format!("{idle:.2} without workers"),
+        &format!(
+            "{:.0} us each",
+            (cores - idle).max(0.0) / nodes as f64 * 1e6
+        ),
+        "0.5 for 10 000",
+    );
+    let lost = workers.greeted().await? - greeted;
+    row(
+        table,
+        "workers lost and found again meanwhile",
+        lost,
+        "",
+        "",
+        "0",
+    );
+
+    snapshot(house, &daemon, table).await?;
+
+    let listen = daemon.listen().to_owned();
+    workers.mark().await?;
+    daemon.kill()?;
+    let (daemon, boot) = Daemon::start(&house.binary, store, &listen)?;
+    row(
+        table,
+        "boot to serving after kill -9",
+        format!("{} ms", boot.as_millis()),
+        &format!("{} ms with nothing in it", empty_boot.as_millis()),
+        &format!("{:.0} x", boot.as_secs_f64() / empty_boot.as_secs_f64()),
+        if nodes > 1_000 {
+            "15 000 ms"
+        } else {
+            "5 000 ms"
+        },
+    );
+    let begun = Instant::now();
+    workers.again().await?;
+    let took = begun.elapsed().as_secs_f64();
+    row(
+        table,
+        "all workers back after that",
+        format!("{took:.1} s"),
+        "",
+        "",
+        "",
+    );
+    row(table, "memory then", mib(daemon.memory()?), "", "", "");
+    daemon.kill()
+}
+
+/// PERF-11: what it takes to tell one subscriber and many, and whether one that reads nothing shows.
+async fn tell_all(
+    house: &House,
+    daemon: &Daemon,
+    readers: &mut Readers,
+    jobs: usize,
+    table: &mut Table,
+) -> Result<()> {
+    let client = daemon.client().await?;
+    let third = jobs / 3 / BUNDLE * BUNDLE;
+    let mut costs = Vec::new();
+    let mut lags = Vec::new();
+    let steps = [
+        (1, 0, third),
+        (house.subscribers, third, 2 * third),
+        (house.subscribers, 2 * third, jobs),
+    ];
+    let mut silent = None;
+    for (step, (subscribers, from, upto)) in steps.into_iter().enumerate() {
+        readers.grow(daemon, subscribers).await?;
+        if step == 2 {
+            let client = daemon.client().await?;
+            let request = EventStreamRequest {
+                client_protocol: 10,
+                ..EventStreamRequest::default()
+            };
+            let stream = client.raw()?.event_stream(request).await?.into_inner();
+            silent = Some((client, stream));
         }
-        let client = daemon.client().await?;
-        connecting.spawn(async move {
-            let worker = FakeWorker::register(&client, &format!("n{number}")).await;
-            worker.call_in(&client).await?;
-            worker.wait_greeted(1).await;
-            Ok::<_, anyhow::Error>(worker)
-        });
+        let (events, cpu, begun) = (readers.events(), daemon.cpu()?, Instant::now());
+        fill(&client, readers, from, upto).await?;
+        let took = begun.elapsed().as_secs_f64();
+        let cpu = daemon.cpu()? - cpu;
+        lags.push(readers.take_lags());
+        let made = (upto - from) as f64;
+        costs.push(cpu / made * 1e6);
+        if step == 1 {
+            let events = (readers.events() - events) as f64;
+            row(
+                table,
+                "jobs made a second, each told to all",
+                whole(made / took),
+                &format!("{} events a second in all", whole(events / took)),
+                "",
+                "50 000 events a second to each",
+            );
+            row(
+                table,
+                "cores for that",
+                format!("{:.2}", cpu / took),
+                "",
+                &format!("{:.1} us an event told", cpu / events * 1e6),
+                "1",
+            );
+        }
     }
-    while let Some(done) = connecting.join_next().await {
-        workers.push(done??);
+    drop(silent);
+    row(
+        table,
+        &format!("CPU to make a job and tell {}", house.subscribers),
+        format!("{:.0} us", costs[1]),
+        &format!("{:.0} us to tell one", costs[0]),
+        &format!("{:.1} x", costs[1] / costs[0]),
+        "",
+    );
+    for percent in [50.0, 99.0] {
+        let [_, alone, beside] = &mut lags[..] else {
+            bail!("three steps have three lags");
+        };
+        let [alone, beside] = [alone, beside].map(|it| it.percentile(percent));
+        row(
+            table,
+            &format!(
+                "{percent:.0}th percentile from commit to reader, beside one that reads nothing"
+            ),
+            format!("{beside:.0} ms"),
+            &format!("{alone:.0} ms without it"),
+            &format!("{:.1} x", beside / alone.max(1.0)),
+            "1 x",
+        );
     }
-    ensure!(workers.len() == nodes, "every worker is connected");
-    Ok(workers)
+    row(
+        table,
+        "readers that had to begin anew",
+        readers.begun_anew(),
+        "",
+        "",
+        "0",
+    );
+    Ok(())
 }
 
 /// PERF-12, EVT-19: a new subscriber, with commits going on beside it.
-async fn snapshot(daemon: &Daemon, table: &mut Table) -> Result<()> {
-    let (client, subscriber) = (daemon.client().await?, daemon.client().await?);
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let beside = tokio::spawn(async move {
-        let mut longest = Duration::ZERO;
-        while !stopped.load(Ordering::Relaxed) {
-            let commit = KvCommit {
-                namespace: "beside".to_owned(),
-                writes: vec![KvWrite::set("k", *b"v")],
-                expected_schema_version: None,
-                set_schema_version: None,
-            };
-            let begun = Instant::now();
-            client.kv_commit(commit).await?;
-            longest = longest.max(begun.elapsed());
-        }
-        Ok::<_, greenroom_sdk::Error>(longest)
-    });
+async fn snapshot(house: &House, daemon: &Daemon, table: &mut Table) -> Result<()> {
+    let subscriber = daemon.client().await?;
+    let committers = Committers::begin(daemon, 1, "beside").await?;
+    tokio::time::sleep(house.look).await;
+    let before = committers.end().await?;
+    let committers = Committers::begin(daemon, 1, "beside").await?;
     let begun = Instant::now();
-    let (state, _events) = subscriber.event_stream(EventSettings::default()).await?;
+    let (state, events) = subscriber.event_stream(EventSettings::default()).await?;
     let took = begun.elapsed();
-    stop.store(true, Ordering::Relaxed);
-    let longest = beside.await??;
-    table.fact(
-        "jobs in a new subscriber's snapshot",
-        whole(state.active_jobs.len() as f64),
-    );
-    table.fact(
-        "snapshot complete, read and understood",
+    let meanwhile = committers.end().await?;
+    drop(events);
+    row(
+        table,
+        "snapshot to a new subscriber, read and understood",
         format!("{} ms", took.as_millis()),
+        &format!(
+            "{} jobs, {} nodes in it",
+            whole(state.active_jobs.len() as f64),
+            whole(state.nodes_running.len() as f64)
+        ),
+        "",
+        "5 000 ms",
     );
-    table.fact(
+    let [longest, usual] = [&meanwhile, &before].map(Samples::longest);
+    row(
+        table,
         "longest commit meanwhile",
-        format!("{} ms", longest.as_millis()),
+        millis(longest),
+        &format!("{} without", millis(usual)),
+        &format!("{:.1} x", longest / usual),
+        "50 ms",
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What of PERF-01 to PERF-07 and PERF-16 can be held without a clock: nodes looked at, allocations, bytes, engine
+//! What of PERF-01 to PERF-07, PERF-16 and LIM-07 can be held without a clock: nodes looked at, allocations, bytes, engine
 //! runs, and what is decided in which input. The times themselves are what `bench` prints.
 //!
 //! One test runs all of it, one thing after the other: the allocator counts for the whole process.
@@ -16,6 +16,7 @@ use greenroom_types::stream::StreamEvent;
 use greenroom_types::{JobId, NodeId};
 
 use crate::fleets::{Need, Placed, empty, load, node_id};
+use crate::manager::tests::a_manager_takes_so_much_memory_for_a_job_and_a_node_that_a_full_house_fits;
 use crate::measure::allocated;
 use crate::place::{put, ten_jobs};
 use crate::policy::{
@@ -26,6 +27,7 @@ use crate::simulation::{hour, play};
 
 #[test]
 fn what_needs_no_clock_holds() {
+    a_manager_takes_so_much_memory_for_a_job_and_a_node_that_a_full_house_fits();
     a_decision_looks_at_few_nodes_and_finds_what_a_look_at_all_finds();
     a_placed_job_takes_little_memory_and_a_look_takes_none();
     a_trace_costs_nothing_unless_asked_for();

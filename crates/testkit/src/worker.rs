@@ -10,6 +10,7 @@ mod serve;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_auth::{NodeKey, NonceMemory};
 use greenroom_proto::manager::ClusterMemberRegisterRequest;
@@ -81,6 +82,10 @@ struct State {
     holds: bool,
     /// No sign of life is sent.
     still: bool,
+    /// Time between two of them; none for the shortest.
+    lives_every: Option<Duration>,
+    /// What it is told is not remembered.
+    forgets: bool,
     inventory: NodeInventory,
     instances: BTreeMap<StartId, Held>,
     orders: Vec<Received>,
@@ -269,6 +274,18 @@ impl FakeWorker {
     /// Sends signs of life again.
     pub fn wake(&self) {
         self.state.send_modify(|state| state.still = false);
+    }
+
+    /// From the next stream on it sends a sign of life this often.
+    pub fn live_every(&self, every: Duration) {
+        self.state
+            .send_modify(|state| state.lives_every = Some(every));
+    }
+
+    /// From now on it does what it is told and does not remember it: thousands of workers of one process
+    /// would fill its memory.
+    pub fn forget(&self) {
+        self.state.send_modify(|state| state.forgets = true);
     }
 
     /// Its machine was booted again: nothing runs, and the journal is as it was.

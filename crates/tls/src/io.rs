@@ -77,11 +77,7 @@ impl Io {
         }
     }
 
-    pub(crate) fn tls(
-        stream: TlsStream<TcpStream>,
-        mut peer: Peer,
-        place: Place,
-    ) -> Option<Self> {
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, mut peer: Peer, place: Place) -> Option<Self> {
         let (_, connection) = stream.get_ref();
         peer.tls = Some(Arc::new(about(connection)?));
         peer.holder = Some(place.holder());

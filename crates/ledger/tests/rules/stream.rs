@@ -1,5 +1,7 @@
 //! Rules about what one subscriber is sent.
 
+use std::sync::Arc;
+
 use crate::common::*;
 use greenroom_ledger::{Link, Subscriber, Wish};
 use greenroom_types::call::Call;
@@ -107,6 +109,28 @@ fn a_snapshot_has_its_order_and_one_seq() {
         panic!();
     };
     assert_eq!(instances.len(), 1);
+}
+
+// spec: EVT-19, PERF-12
+#[test]
+fn a_snapshot_takes_the_jobs_as_they_stand_and_copies_none() {
+    let mut w = World::new();
+    w.node("n1");
+    w.call(Call::CreateBundle(Box::new(bundle("b", &["e", "f"], 2))))
+        .unwrap();
+    w.running("b.0.e", "n1");
+    let (_, events) = subscribe(&w, wish(60, 10), now(0));
+    let shown = events.iter().filter_map(|stamped| match &stamped.event {
+        StreamEvent::JobActive(view) | StreamEvent::JobPending(view) => Some(view),
+        _ => None,
+    });
+    let mut count = 0;
+    for view in shown {
+        let held = &w.ledger.job(&view.job.job_id).unwrap().view;
+        assert!(Arc::ptr_eq(view, held), "{}", view.job.job_id);
+        count += 1;
+    }
+    assert_eq!(count, w.ledger.jobs().count());
 }
 
 // spec: EVT-06, EVT-03

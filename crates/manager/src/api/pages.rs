@@ -207,7 +207,10 @@ mod tests {
         };
         let lists = ["KvList", "ListBundles", "ListInstanceTypes", "ListNodes"];
         let asked = named(&lists, "Request");
-        assert_eq!((with("page_token"), with("page_size")), (asked.clone(), asked));
+        assert_eq!(
+            (with("page_token"), with("page_size")),
+            (asked.clone(), asked)
+        );
         assert_eq!(with("next_page_token"), named(&lists, "Response"));
         let logs = named(&["GetAuditLog", "GetClusterEvents"], "Request");
         assert_eq!(with("before_seq"), logs);

@@ -316,3 +316,29 @@ fn restarts_by_a_worker_are_counted_also_of_what_runs_and_of_no_more_than_so_man
     assert_eq!(hub.restarts(&"s".into()), None, "the oldest gives way");
     assert!(hub.restarts(&"s0".into()).is_some());
 }
+
+// spec: PERF-11
+#[test]
+fn a_change_is_one_for_all_subscribers_and_who_reads_nothing_costs_the_others_none() {
+    let hub = Hub::new(EventSettings {
+        subscribers: 33,
+        ..settings()
+    });
+    let [stalled, readers @ ..] = std::array::from_fn::<_, 33, _>(|_| hub.subscribe().unwrap());
+    for seq in 1..=100 {
+        hub.publish(vec![stopped(seq)]);
+        let told: Vec<Arc<Change>> = readers
+            .iter()
+            .map(|queue| match queue.try_next() {
+                Some(Ok(News::Change(change))) => change,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(
+            told.iter()
+                .all(|it| it.seq == seq && Arc::ptr_eq(it, &told[0]))
+        );
+    }
+    assert!(readers.iter().all(|queue| queue.try_next().is_none()));
+    assert!(matches!(stalled.try_next(), Some(Err(End::TooSlow))));
+}

@@ -95,7 +95,9 @@ impl Worker for Api {
         let (out, said) = mpsc::unbounded_channel();
         let mut opened = Err(Status::internal("the stream was not opened"));
         self.state.send_modify(|state| {
-            state.heard.push(format!("{:?}", request.metadata()));
+            if !state.forgets {
+                state.heard.push(format!("{:?}", request.metadata()));
+            }
             opened = open(state, &binding, &proof, &self.machine_id, out.clone());
         });
         let number = opened?;
@@ -203,7 +205,8 @@ async fn listen(
 ) {
     let mut changes = state.subscribe();
     let counts = |state: &State| state.stream.as_ref().is_some_and(|it| it.number == number);
-    let mut health = tokio::time::interval(HEALTH);
+    let every = state.borrow().lives_every.unwrap_or(HEALTH);
+    let mut health = tokio::time::interval(every);
     loop {
         tokio::select! {
             order = orders.message() => match order {
@@ -245,7 +248,9 @@ async fn listen(
 
 impl State {
     fn take(&mut self, message: NodeControllerMessage) {
-        self.heard.push(format!("{message:?}"));
+        if !self.forgets {
+            self.heard.push(format!("{message:?}"));
+        }
         match &message.message {
             Some(Order::HelloResponse(response)) => {
                 self.journal
@@ -267,7 +272,9 @@ impl State {
         let order = Received::read(message).expect("an order that can be read");
         if let Some(order) = order {
             self.obey(&order);
-            self.orders.push(order);
+            if !self.forgets {
+                self.orders.push(order);
+            }
         }
     }
 
