@@ -129,10 +129,12 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
         recording.start
     );
     // A broken stream is seen at once, as the record has it, and not after a silence. Jobs start and
-    // stop quickly: what was done to a running job in the record must find it running here.
+    // stop quickly: what was done to a running job in the record must find it running here. A machine
+    // comes up when the record lets it.
     let world = json!({
         "start": recording.start,
         "manager": {"silenceMs": 0},
+        "bootTime": "0ms",
         "startTime": "50ms",
         "stopTime": "50ms",
         "prepareTime": "50ms",

@@ -57,7 +57,10 @@ impl Recorder {
                     "overrideReservation": options.override_reservation,
                 });
                 if let Some(target) = &options.target_node_id {
-                    migrate["target"] = self.name(target, None, policy)?.into();
+                    let Some(target) = self.name(target, None, policy) else {
+                        return Some(Err(format!("a migration to {target}, which has no name")));
+                    };
+                    migrate["target"] = target.into();
                 }
                 Some(Ok(json!({"migrate": migrate})))
             }

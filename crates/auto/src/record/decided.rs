@@ -1,5 +1,7 @@
 //! What the policy decided, as expectations of a scenario.
 
+use std::collections::BTreeMap;
+
 use greenroom_policy::drain::{DrainPhase, DrainState};
 use greenroom_policy::effect::{PlacementContext, PlacementInfo, PlacementKind};
 use greenroom_policy::event::ApiId;
@@ -8,8 +10,20 @@ use greenroom_types::call::Call;
 use greenroom_types::{MigrationId, Now};
 use serde_json::{Map, Value, json};
 
+use super::replies::without_words;
 use super::words::{path, path_of};
 use super::{Recorder, Step};
+
+/// What an expectation is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// A decision about a job.
+    Decision(String),
+    /// A migration of a job.
+    Migration(String),
+    /// The drain of a node.
+    Drain(String),
+}
 
 // === impl Recorder ===
 
@@ -18,6 +32,9 @@ impl Recorder {
     pub(crate) fn after(&mut self, now: Now, effect: &Effect, policy: &Policy) {
         if self.pictures.is_empty() {
             return;
+        }
+        if let Effect::Call { call_id, call } = effect {
+            self.sends(*call_id, call, policy);
         }
         match effect {
             Effect::Call {
@@ -47,6 +64,7 @@ impl Recorder {
             Effect::ApiReply { id, result: Err(_) } => self.refused(now, *id),
             Effect::Callback(callback) => {
                 if let Some(expect) = self.told(callback, policy) {
+                    self.forget_told(&expect);
                     self.push(now, Ok(json!({"expect": expect})), None);
                 }
             }
@@ -79,8 +97,29 @@ impl Recorder {
         });
     }
 
+    /// Of what is told of the same thing at once a scenario sees the last.
+    fn forget_told(&mut self, expect: &Value) {
+        let cause = self.cause().place;
+        if self.told.0 != cause {
+            self.told = (cause, BTreeMap::new());
+        }
+        let Some(subject) = subject(expect) else {
+            return;
+        };
+        if let Some(place) = self.told.1.insert(subject, self.next_place + 1) {
+            let index = self.steps.partition_point(|step| step.place < place);
+            if self
+                .steps
+                .get(index)
+                .is_some_and(|step| step.place == place)
+            {
+                self.steps.remove(index);
+            }
+        }
+    }
+
     /// What a scenario expects where the policy told this.
-    fn told(&mut self, callback: &Callback, policy: &Policy) -> Option<Value> {
+    fn told(&self, callback: &Callback, policy: &Policy) -> Option<Value> {
         match callback {
             Callback::OnPlacementDecision(info) => self.decided(info, policy),
             Callback::OnDrainProgress(drain) => self.drained(drain, policy),
@@ -93,6 +132,7 @@ impl Recorder {
                 reason,
             } => {
                 let job = migrated(migration_id, policy)?;
+                let reason = without_words(reason);
                 Some(json!({
                     "migration": {"job": job, "phase": "aborted", "abortReason": reason},
                 }))
@@ -101,15 +141,14 @@ impl Recorder {
         }
     }
 
-    fn decided(&mut self, info: &PlacementInfo, policy: &Policy) -> Option<Value> {
+    fn decided(&self, info: &PlacementInfo, policy: &Policy) -> Option<Value> {
         let job = path(&info.bundle_id, info.replica_index, info.job_name.as_str());
         match (info.kind, &info.node_id) {
             (PlacementKind::Place, Some(node_id)) => {
                 let node = self.name(node_id, Some(&info.job_id), policy)?;
                 Some(json!({"trace": {"job": job, "chosen": node}}))
             }
-            (PlacementKind::Provision, Some(node_id)) => {
-                self.bought.insert(node_id.clone());
+            (PlacementKind::Provision, Some(_)) => {
                 // The target of a migration is not yet the node of the job.
                 Some(if info.context == PlacementContext::Migration {
                     json!({"trace": {"job": job, "kind": "provision"}})
@@ -141,6 +180,15 @@ impl Recorder {
             .collect();
         Some(json!({"drain": {"node": node, "phase": drain.phase, "jobs": jobs}}))
     }
+}
+
+fn subject(expect: &Value) -> Option<Subject> {
+    let of = |key: &str, name: &str| expect[key][name].as_str().map(ToOwned::to_owned);
+    let bought = || expect["jobs"].as_object()?.keys().next().cloned();
+    let decided = of("trace", "job").or_else(bought).map(Subject::Decision);
+    decided
+        .or_else(|| of("migration", "job").map(Subject::Migration))
+        .or_else(|| of("drain", "node").map(Subject::Drain))
 }
 
 fn migrated(migration_id: &MigrationId, policy: &Policy) -> Option<String> {

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use greenroom_types::{Millis, Now};
 use serde_json::{Value, json};
 
-use super::{Picture, Recorder, Recording};
+use super::picture::Picture;
+use super::replies::rename;
+use super::{Recorder, Recording};
 
 // === impl Recorder ===
 
@@ -26,7 +28,12 @@ impl Recorder {
             left_out: picture.left_out.clone(),
         };
         let mut servers: BTreeSet<String> = names(picture).collect();
-        let mut signals = false;
+        let names = self.names_of_bought(picture.at.mono);
+        let mut held = BTreeSet::new();
+        if !names.is_empty() {
+            // Machines come up as those did that were bought.
+            held.extend(["nodeBooting", "nodeStarted"]);
+        }
         for step in &self.steps {
             if step.at.mono < picture.at.mono {
                 continue;
@@ -40,15 +47,21 @@ impl Recorder {
                     continue;
                 }
             };
-            signals |= what.get("signal").is_some();
+            // What is a step does not happen by itself.
+            if what.get("signal").is_some() {
+                held.insert("migrationSignals");
+            }
+            if what.get("imagePulled").is_some() {
+                held.insert("imagePulls");
+            }
             for mut step in came_back(what, &mut servers) {
+                rename(&mut step, &names);
                 step["at"] = at.into();
                 recording.steps.push(step);
             }
         }
-        if signals {
-            // What jobs said of their migrations are steps: none speaks by itself.
-            let hold = json!({"at": 0, "hold": ["migrationSignals"]});
+        if !held.is_empty() {
+            let hold = json!({"at": 0, "hold": held});
             recording.steps.insert(0, hold);
         }
         Some(recording)

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use greenroom_policy::{Effect, Event, Policy};
 use greenroom_sim::{Observer, Options, Outcome, recorded, run_file, run_observed};
 use greenroom_types::{Millis, Now};
+use serde_json::{Value, json};
 
 use super::Recorder;
 
@@ -25,30 +26,106 @@ impl Observer for Beside {
     }
 }
 
-const HEAD: &str = "\
-scenario: 1
-settings:
-  placementPools: [{name: live, tiers: [{name: own, kind: local-servers, scaleOut: fixed}]}]
-world: {startTime: 50ms, stopTime: 50ms, prepareTime: 50ms, startPreparedTime: 20ms}
-";
+/// A fleet that is played, with what is submitted to it.
+struct Fleet {
+    settings: Value,
+    nodes: Vec<String>,
+    bundles: Vec<String>,
+    /// Bundles that steps submit, by name.
+    later: Vec<(String, String)>,
+}
 
-fn job(bundle: &str, capacity: &str, more: &str) -> String {
+impl Fleet {
+    /// Of one pool, `live`, with these tiers.
+    fn of(tiers: Value) -> Self {
+        Self {
+            settings: json!({"placementPools": [{"name": "live", "tiers": tiers}]}),
+            nodes: Vec::new(),
+            bundles: Vec::new(),
+            later: Vec::new(),
+        }
+    }
+
+    /// Of own servers.
+    fn own() -> Self {
+        Self::of(json!([{"name": "own", "kind": "local-servers", "scaleOut": "fixed"}]))
+    }
+
+    /// Of machines that are bought in these tiers.
+    fn bought(tiers: &[&str]) -> Self {
+        let tier = |name: &&str| {
+            json!({
+                "name": name, "kind": "aws", "region": "eu-west-1", "scaleOut": "elastic",
+                "candidateInstanceTypes": [
+                    {"instanceType": "c.large", "totalCapacity": 4, "totalCores": 4}],
+            })
+        };
+        Self::of(tiers.iter().map(tier).collect())
+    }
+
+    /// With another setting.
+    fn with(mut self, key: &str, value: Value) -> Self {
+        self.settings[key] = value;
+        self
+    }
+
+    /// With a server that runs this job, or none.
+    fn node(mut self, id: &str, capacity: f64, job: &str) -> Self {
+        let node = format!("{{id: {id}, pool: live, capacity: {capacity}, jobs: [{job}]}}");
+        self.nodes.push(node);
+        self
+    }
+
+    /// With a bundle of one job, `e`; `more` is what else the job says.
+    fn bundle(mut self, bundle: &str, capacity: f64, more: &str) -> Self {
+        self.bundles.push(job(bundle, capacity, more));
+        self
+    }
+
+    /// With one that a step submits: `createBundle: NAME`.
+    fn later(mut self, bundle: &str, capacity: f64) -> Self {
+        let step = format!("createBundle: {bundle}}}");
+        self.later.push((step, job(bundle, capacity, "")));
+        self
+    }
+
+    /// Plays these steps and gives the recording of the last minutes, which must leave nothing out and
+    /// play as well.
+    fn replayed(self, minutes: u64, steps: &str) -> String {
+        let mut steps = steps.to_owned();
+        for (step, bundle) in &self.later {
+            assert!(steps.contains(step), "there is no {step}");
+            steps = steps.replace(step, &format!("createBundle: {bundle}}}"));
+        }
+        let text = format!(
+            "scenario: 1\n\
+             settings: {}\n\
+             world: {{startTime: 50ms, stopTime: 50ms, prepareTime: 50ms, startPreparedTime: 20ms}}\n\
+             nodes: [{}]\n\
+             bundles: [{}]\n\
+             steps:\n{steps}",
+            self.settings,
+            self.nodes.join(", "),
+            self.bundles.join(", "),
+        );
+        replayed(self.settings, &text, minutes)
+    }
+}
+
+fn job(bundle: &str, capacity: f64, more: &str) -> String {
     format!(
         "{{bundleId: {bundle}, pool: live, jobs: [{{jobName: e, {more}requirements: {{requiredCapacity: {capacity}}}}}]}}"
     )
 }
 
-/// Plays this and gives the recording of its last minutes, which must leave nothing out.
-fn replayed(body: &str, minutes: u64) -> String {
-    let text = format!("{HEAD}{body}");
-    let recorder = Recorder::new(serde_json::json!({
-        "placementPools": [{"name": "live", "tiers": [
-            {"name": "own", "kind": "local-servers", "scaleOut": "fixed"}]}],
-    }));
+/// Plays a scenario of these settings and gives the recording of its last minutes, which must leave
+/// nothing out and play as well.
+fn replayed(settings: Value, text: &str, minutes: u64) -> String {
+    let recorder = Recorder::new(settings);
     let beside = Beside(Rc::new(RefCell::new((recorder, None))));
     let run = run_observed(
         "first.yaml",
-        &text,
+        text,
         Options::default(),
         Some(Box::new(beside.clone())),
     );
@@ -92,24 +169,24 @@ fn has(text: &str, lines: &[&str]) {
 // spec: SCEN-12
 #[test]
 fn a_cordon_in_force_holds_in_the_recording_as_well() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [small/0/e]}}, {{id: m, pool: live, capacity: 2}}]
-bundles: [{}]
-steps:
-  - {{at: 10s, cordon: m}}
-  - {{at: 5m10s, setTags: {{node: n, tags: {{x: y}}}}}}
-  - {{at: 6m, createBundle: {}}}
-  - {{at: 6m10s, createBundle: {}}}
+    let text = Fleet::own()
+        .node("n", 2.0, "small/0/e")
+        .node("m", 2.0, "")
+        .bundle("small", 1.0, "")
+        .later("next", 0.5)
+        .later("late", 1.5)
+        .replayed(
+            1,
+            "  - {at: 10s, cordon: m}
+  - {at: 5m10s, setTags: {node: n, tags: {x: y}}}
+  - {at: 6m, createBundle: next}
+  - {at: 6m10s, createBundle: late}
   - at: 6m20s
-    expect: {{jobs: {{late/0/e: {{state: unplaced}}, next/0/e: {{state: running, node: n}}}}}}
-  - {{at: 6m30s, uncordon: m}}
-  - {{at: 6m40s, expect: {{jobs: {{late/0/e: {{state: running, node: m}}}}}}}}
+    expect: {jobs: {late/0/e: {state: unplaced}, next/0/e: {state: running, node: n}}}
+  - {at: 6m30s, uncordon: m}
+  - {at: 6m40s, expect: {jobs: {late/0/e: {state: running, node: m}}}}
 ",
-        job("small", "1", ""),
-        job("next", "0.5", ""),
-        job("late", "1.5", "")
-    );
-    let text = replayed(&body, 1);
+        );
     has(
         &text,
         &[
@@ -126,29 +203,30 @@ steps:
 // spec: SCEN-12
 #[test]
 fn a_node_that_is_closed_to_new_work_is_recorded_with_what_it_runs() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [small/0/e]}}, {{id: m, pool: live, capacity: 2, jobs: [old/0/e]}}, {{id: o, pool: live, capacity: 2, jobs: [last/0/e]}}]
-bundles: [{}, {}, {}]
-steps:
-  - {{at: 10s, cordon: n}}
-  - {{at: 10s, inventory: {{node: m, disks: [{{path: /, total: 100000000000, free: 1000}}]}}}}
-  - {{at: 10s, inventory: {{node: o, cordoned: true}}}}
-  - {{at: 5m10s, setTags: {{node: n, tags: {{x: y}}}}}}
-  - {{at: 6m, createBundle: {}}}
-  - {{at: 6m20s, expect: {{jobs: {{late/0/e: {{state: unplaced}}}}}}}}
-  - {{at: 6m30s, uncordon: n}}
-  - {{at: 6m40s, expect: {{jobs: {{late/0/e: {{state: running, node: n}}}}}}}}
-  - {{at: 6m50s, inventory: {{node: m, disks: []}}}}
-  - {{at: 7m, createBundle: {}}}
-  - {{at: 7m10s, expect: {{jobs: {{more/0/e: {{state: running, node: m}}}}}}}}
+    let text = Fleet::own()
+        .node("n", 2.0, "small/0/e")
+        .node("m", 2.0, "old/0/e")
+        .node("o", 2.0, "last/0/e")
+        .bundle("small", 1.0, "")
+        .bundle("old", 1.0, "")
+        .bundle("last", 1.0, "")
+        .later("late", 1.0)
+        .later("more", 1.0)
+        .replayed(
+            1,
+            "  - {at: 10s, cordon: n}
+  - {at: 10s, inventory: {node: m, disks: [{path: /, total: 100000000000, free: 1000}]}}
+  - {at: 10s, inventory: {node: o, cordoned: true}}
+  - {at: 5m10s, setTags: {node: n, tags: {x: y}}}
+  - {at: 6m, createBundle: late}
+  - {at: 6m20s, expect: {jobs: {late/0/e: {state: unplaced}}}}
+  - {at: 6m30s, uncordon: n}
+  - {at: 6m40s, expect: {jobs: {late/0/e: {state: running, node: n}}}}
+  - {at: 6m50s, inventory: {node: m, disks: []}}
+  - {at: 7m, createBundle: more}
+  - {at: 7m10s, expect: {jobs: {more/0/e: {state: running, node: m}}}}
 ",
-        job("small", "1", ""),
-        job("old", "1", ""),
-        job("last", "1", ""),
-        job("late", "1", ""),
-        job("more", "1", "")
-    );
-    let text = replayed(&body, 1);
+        );
     has(
         &text,
         &[
@@ -169,20 +247,20 @@ steps:
 // spec: SCEN-12
 #[test]
 fn a_drain_that_gets_stuck_does_so_again() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [a/0/e]}}, {{id: m, pool: live, capacity: 2, jobs: [b/0/e]}}]
-bundles: [{}, {}]
-steps:
-  - {{at: 10s, drain: {{node: n, timeout: 5s}}}}
-  - {{at: 20s, expect: {{drain: {{node: n, phase: partial}}, jobs: {{a/0/e: {{state: running}}}}}}}}
-  - {{at: 30s, drain: {{node: n, timeout: 1m, strategy: {{a/0/e: overlap}}}}}}
-  - {{at: 40s, uncordon: n}}
-  - {{at: 50s, expect: {{drain: {{node: n, phase: failed}}}}}}
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "b/0/e")
+        .bundle("a", 1.5, "")
+        .bundle("b", 1.5, "")
+        .replayed(
+            1,
+            "  - {at: 10s, drain: {node: n, timeout: 5s}}
+  - {at: 20s, expect: {drain: {node: n, phase: partial}, jobs: {a/0/e: {state: running}}}}
+  - {at: 30s, drain: {node: n, timeout: 1m, strategy: {a/0/e: overlap}}}
+  - {at: 40s, uncordon: n}
+  - {at: 50s, expect: {drain: {node: n, phase: failed}}}
 ",
-        job("a", "1.5", ""),
-        job("b", "1.5", "")
-    );
-    let text = replayed(&body, 1);
+        );
     has(
         &text,
         &[
@@ -197,29 +275,29 @@ steps:
 // spec: SCEN-12
 #[test]
 fn a_server_that_was_drained_and_returns_is_the_same_server() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [a/0/e]}}, {{id: m, pool: live, capacity: 2}}]
-bundles: [{}]
-steps:
-  - {{at: 10s, drain: {{node: n}}}}
-  - {{at: 30s, expect: {{drain: {{node: n, phase: done}}, nodes: {{n: {{state: stopped}}}}}}}}
-  - {{at: 40s, inventory: {{node: n, capacity: 3}}}}
-  - {{at: 40s, nodeReturns: {{node: n, jobs: []}}}}
-  - {{at: 50s, setTags: {{node: n, tags: {{spare: 'true', rack: r7}}}}}}
-  - {{at: 1m, updateHotSpareNode: {{node: n, exclusive: true, reservedFor: [t]}}}}
-  - {{at: 1m10s, updateHotSpareNode: {{node: n, exclusive: false}}}}
-  - {{at: 1m15s, uncordon: n}}
-  - {{at: 1m20s, createBundle: {}}}
-  - {{at: 1m30s, expect: {{jobs: {{late/0/e: {{state: running, node: n}}}}}}}}
-  - {{at: 2m, partition: m}}
-  - {{at: 3m, expect: {{nodes: {{m: {{state: stopped}}}}}}}}
-  - {{at: 4m, heal: m}}
-  - {{at: 4m10s, expect: {{nodes: {{m: {{state: running}}}}}}}}
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "")
+        .bundle("a", 1.5, "")
+        .later("late", 2.5)
+        .replayed(
+            5,
+            "  - {at: 10s, drain: {node: n}}
+  - {at: 30s, expect: {drain: {node: n, phase: done}, nodes: {n: {state: stopped}}}}
+  - {at: 40s, inventory: {node: n, capacity: 3}}
+  - {at: 40s, nodeReturns: {node: n, jobs: []}}
+  - {at: 50s, setTags: {node: n, tags: {spare: 'true', rack: r7}}}
+  - {at: 1m, updateHotSpareNode: {node: n, exclusive: true, reservedFor: [t]}}
+  - {at: 1m10s, updateHotSpareNode: {node: n, exclusive: false}}
+  - {at: 1m15s, uncordon: n}
+  - {at: 1m20s, createBundle: late}
+  - {at: 1m30s, expect: {jobs: {late/0/e: {state: running, node: n}}}}
+  - {at: 2m, partition: m}
+  - {at: 3m, expect: {nodes: {m: {state: stopped}}}}
+  - {at: 4m, heal: m}
+  - {at: 4m10s, expect: {nodes: {m: {state: running}}}}
 ",
-        job("a", "1.5", ""),
-        job("late", "2.5", "")
-    );
-    let text = replayed(&body, 5);
+        );
     has(
         &text,
         &[
@@ -239,38 +317,37 @@ steps:
 // spec: SCEN-12
 #[test]
 fn a_server_that_left_before_joins_anew() {
-    let body = "nodes: [{id: n, pool: live, capacity: 2}, {id: m, pool: live, capacity: 2}]
-steps:
-  - {at: 10s, terminate: n}
+    let text = Fleet::own().node("n", 2.0, "").node("m", 2.0, "").replayed(
+        1,
+        "  - {at: 10s, terminate: n}
   - {at: 5m30s, setTags: {node: m, tags: {x: y}}}
   - {at: 6m40s, nodeReturns: {node: n, jobs: []}}
   - {at: 6m50s, expect: {nodes: {n: {state: running}}}}
-";
-    let text = replayed(body, 1);
+",
+    );
     has(&text, &["nodeJoins: {id: n"]);
 }
 
 // spec: SCEN-12
 #[test]
 fn what_waits_for_a_hand_and_what_was_started_by_one_stand_as_they_stood() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 3}}]
-bundles: [{}, {}, {}]
-steps:
-  - {{at: 10s, startBundleJob: by-hand/0/e}}
-  - {{at: 20s, stopBundleJob: stopped/0/e}}
-  - {{at: 30s, startBundleJob: too-large/0/e}}
-  - {{at: 5m10s, createBundle: {}}}
-  - {{at: 6m10s, stopBundleJob: by-hand/0/e}}
-  - {{at: 6m20s, startBundleJob: stopped/0/e}}
-  - {{at: 6m30s, expect: {{jobs: {{stopped/0/e: {{state: running}}, by-hand/0/e: {{state: dormant}}}}}}}}
+    let text = Fleet::own()
+        .node("n", 3.0, "")
+        .bundle("by-hand", 1.0, "startMode: manual, ")
+        .bundle("stopped", 1.0, "")
+        .bundle("too-large", 5.0, "startMode: manual, ")
+        .later("next", 0.5)
+        .replayed(
+            1,
+            "  - {at: 10s, startBundleJob: by-hand/0/e}
+  - {at: 20s, stopBundleJob: stopped/0/e}
+  - {at: 30s, startBundleJob: too-large/0/e}
+  - {at: 5m10s, createBundle: next}
+  - {at: 6m10s, stopBundleJob: by-hand/0/e}
+  - {at: 6m20s, startBundleJob: stopped/0/e}
+  - {at: 6m30s, expect: {jobs: {stopped/0/e: {state: running}, by-hand/0/e: {state: dormant}}}}
 ",
-        job("by-hand", "1", "startMode: manual, "),
-        job("stopped", "1", ""),
-        job("too-large", "5", "startMode: manual, "),
-        job("next", "0.5", "")
-    );
-    let text = replayed(&body, 1);
+        );
     has(
         &text,
         &[
@@ -285,26 +362,23 @@ steps:
 // spec: SCEN-12
 #[test]
 fn migrations_that_come_to_nothing_do_so_again() {
-    let body = format!(
-        "nodes: [{{id: n, pool: live, capacity: 2, jobs: [a/0/e]}}, {{id: m, pool: live, capacity: 2}}]
-bundles: [{}]
-steps:
-  - {{at: 10s, hold: [migrationSignals]}}
-  - {{at: 10s, migrate: {{job: a/0/e, strategy: handover}}}}
-  - {{at: 10s300ms, signal: {{job: a/0/e, side: source, kind: refuse, payload: not now}}}}
-  - {{at: 20s, expect: {{migration: {{job: a/0/e, phase: aborted}}}}}}
-  - {{at: 30s, startFails: {{node: m, next: 1}}}}
-  - {{at: 30s, migrate: {{job: a/0/e, strategy: stopThenStart}}, refused: 'the target could not be started: refused: the scenario lets starts on \"m\" fail (start_failed)'}}
-  - {{at: 50s, expect: {{jobs: {{a/0/e: {{state: running}}}}}}}}
-  - {{at: 1m, migrate: {{job: a/0/e, strategy: handover}}}}
-  - {{at: 1m1s, signal: {{job: a/0/e, side: source, kind: state, payload: secret}}}}
-  - {{at: 1m2s, signal: {{job: a/0/e, side: target, kind: ready}}}}
-  - {{at: 1m3s, abortMigration: {{job: a/0/e, reason: second thoughts}}}}
-  - {{at: 1m10s, expect: {{migration: {{job: a/0/e, phase: aborted}}}}}}
-",
-        job("a", "1.5", "handover: true, ")
-    );
-    let text = replayed(&body, 5);
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "")
+        .bundle("a", 1.5, "handover: true, ")
+        .replayed(5, "  - {at: 10s, hold: [migrationSignals]}
+  - {at: 10s, migrate: {job: a/0/e, strategy: handover}}
+  - {at: 10s300ms, signal: {job: a/0/e, side: source, kind: refuse, payload: not now}}
+  - {at: 20s, expect: {migration: {job: a/0/e, phase: aborted}}}
+  - {at: 30s, startFails: {node: m, next: 1}}
+  - {at: 30s, migrate: {job: a/0/e, strategy: stopThenStart}, refused: 'the target could not be started: refused: the scenario lets starts on \"m\" fail (start_failed)'}
+  - {at: 50s, expect: {jobs: {a/0/e: {state: running}}}}
+  - {at: 1m, migrate: {job: a/0/e, strategy: handover}}
+  - {at: 1m1s, signal: {job: a/0/e, side: source, kind: state, payload: secret}}
+  - {at: 1m2s, signal: {job: a/0/e, side: target, kind: ready}}
+  - {at: 1m3s, abortMigration: {job: a/0/e, reason: second thoughts}}
+  - {at: 1m10s, expect: {migration: {job: a/0/e, phase: aborted}}}
+");
     has(
         &text,
         &[
@@ -315,6 +389,153 @@ steps:
             "abortMigration: {job: a/0/e, reason: \"second thoughts\"}",
         ],
     );
-    assert!(!text.contains("stopThenStart"), "{text}");
+    // Refused again, and not by the next start.
+    has(
+        &text,
+        &[
+            "startFails: {next: 1, node: m}",
+            "strategy: stopThenStart}, refused:",
+        ],
+    );
     assert!(!text.contains("secret"), "{text}");
+}
+
+// spec: SCEN-12
+#[test]
+fn a_start_that_is_refused_is_refused_again() {
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "")
+        .bundle("a", 1.5, "")
+        .later("late", 0.5)
+        .replayed(
+            5,
+            "  - {at: 10s, startFails: {node: m, next: 1}}
+  - {at: 10s, drain: {node: n, timeout: 1h}}
+  - {at: 20s, expect: {migration: {job: a/0/e, phase: aborted}, jobs: {a/0/e: {node: n}}}}
+  - {at: 2m, uncordon: n}
+  - {at: 3m, startFails: {node: n, next: 1}}
+  - {at: 3m, createBundle: late}
+  - {at: 3m2s, expect: {jobs: {late/0/e: {state: unplaced}}}}
+  - {at: 4m, expect: {jobs: {late/0/e: {node: m}}}}
+",
+        );
+    // Ahead of what asks for them.
+    has(
+        &text,
+        &[
+            "{at: 9s900ms, startFails: {next: 1, node: m}}\n  - {at: 9s900ms, drain:",
+            "abortReason: \"the target could not be started: refused\", job: a/0/e",
+            "startFails: {next: 1, node: n}}\n  - {at: 2m59s900ms, createBundle:",
+            "trace: {chosen: m, job: late/0/e}",
+        ],
+    );
+}
+
+// spec: SCEN-12
+#[test]
+fn machines_that_are_bought_come_or_fail_as_they_did() {
+    let text = Fleet::bought(&["first", "second"])
+        .later("a", 3.0)
+        .later("b", 3.0)
+        .replayed(
+            9,
+            "  - {at: 10s, hold: [nodeBooting, nodeStarted]}
+  - {at: 10s, createFails: {tier: first, next: 1, error: NoStock, when: call}}
+  - {at: 10s, createBundle: a}
+  - {at: 10s, expect: {jobs: {a/0/e: {tier: second}}}}
+  - {at: 1m30s, release: [nodeBooting], only: '@tier/live/second/1'}
+  - {at: 2m, release: [nodeStarted], only: '@tier/live/second/1'}
+  - {at: 2m, expect: {jobs: {a/0/e: {state: placed}}}}
+  - {at: 5m, createFails: {tier: first, next: 1, error: NoStock}}
+  - {at: 5m, createBundle: b}
+  - {at: 6m, expect: {jobs: {b/0/e: {tier: second}}}}
+  - {at: 7m, notice: {node: '@tier/live/second/1', kind: rebalance}}
+  - {at: 8m, expect: {jobs: {a/0/e: {state: running}}}}
+",
+        );
+    has(
+        &text,
+        &[
+            "{at: 0s, hold: [nodeBooting, nodeStarted]}",
+            "createFails: {error: NoStock, next: 1, tier: first, when: call}",
+            "release: [nodeBooting]",
+            "only: \"@tier/live/second/1\", release: [nodeStarted]",
+            "nodeStopping: {node: \"@tier/live/first/2\", reason: CREATE_FAILED}",
+            "notice: {kind: ",
+        ],
+    );
+}
+
+// spec: SCEN-12
+#[test]
+fn an_image_that_could_not_be_pulled_cannot_be_pulled_again() {
+    let text = Fleet::own()
+        .node("n", 2.0, "")
+        .with("templateImages", json!({"enc": ["reg/a:1", "reg/b:1"]}))
+        .replayed(
+            5,
+            "  - {at: 10s, hold: [imagePulls]}
+  - {at: 10s, setTags: {node: n, tags: {spare: 'true', warmFor: enc}}}
+  - {at: 40s, imagePulled: {node: n, ref: 'reg/a:1', ok: true}}
+  - {at: 50s, imagePulled: {node: n, ref: 'reg/b:1', ok: false}}
+  - {at: 1m, expect: {callbacks: [{onImagesPrefetched: {nodeId: n}}]}}
+",
+        );
+    has(
+        &text,
+        &[
+            "{at: 0s, hold: [imagePulls]}",
+            "imagePulled: {node: n, ok: true, ref: \"reg/a:1\"}",
+            "imagePulled: {node: n, ok: false, ref: \"reg/b:1\"}",
+        ],
+    );
+}
+
+// spec: SCEN-12
+#[test]
+fn a_clock_that_was_set_is_set_again() {
+    let text = Fleet::own()
+        .node("n", 2.0, "")
+        .with("pendingWindow", json!(7200))
+        .replayed(
+            5,
+            "  - {at: 10s, createBundle: {bundleId: show, pool: live, startDateTime: +30m, jobs: [{jobName: e, requirements: {requiredCapacity: 1}}]}}
+  - {at: 1m, clock: {wallJump: +1h}}
+  - {at: 1m10s, expect: {jobs: {show/0/e: {node: n}}}}
+",
+        );
+    has(
+        &text,
+        &[
+            "clock: {wallJump: \"+3600000ms\"}",
+            "trace: {chosen: n, job: show/0/e}",
+        ],
+    );
+}
+
+// spec: SCEN-12
+#[test]
+fn a_node_that_died_at_once_does_so_again() {
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "")
+        .bundle("a", 1.0, "")
+        .replayed(
+            5,
+            "  - {at: 10s, nodeDies: n}
+  - {at: 10s, expect: {jobs: {a/0/e: {node: m}}}}
+  - {at: 2m, nodeReturns: {node: n}}
+  - {at: 3m, expect: {nodes: {n: {state: running}}}}
+",
+        );
+    has(
+        &text,
+        &[
+            "nodeStopping: {node: n, reason: HEALTH_PING_TIME_EXCEEDED}",
+            "trace: {chosen: m, job: a/0/e}",
+            "nodeReturns: {node: n, jobs: []}",
+        ],
+    );
+    assert!(!text.contains("partition"), "{text}");
 }
