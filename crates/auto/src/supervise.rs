@@ -114,7 +114,7 @@ async fn run_seated(settings: Settings, mut contender: Contender, states: watch:
         };
         let Some(why) = lost else {
             // Closed on request, with the seat still held, so that the wind-down was heard.
-            contender.give_back(&turn).await;
+            turn.gate.close();
             break;
         };
         tracing::warn!(turn = turn.number, why, "this control plane acts no more");
@@ -122,6 +122,7 @@ async fn run_seated(settings: Settings, mut contender: Contender, states: watch:
         running.await;
         states.send_replace(State::new(Seat::Standby(None)));
     }
+    contender.give_back().await;
     contender.close();
     states.send_replace(State::new(Seat::Standby(None)));
 }

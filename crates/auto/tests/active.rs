@@ -411,3 +411,91 @@ async fn without_what_was_kept_nothing_is_decided() {
     let entry = client.kv_get("control-plane", "acts").await.unwrap();
     assert_eq!(&*entry.unwrap().value, b"rubbish", "left as it is");
 }
+
+/// The Manager dies under a cordon: whoever gave it is told, and it holds when the Manager is back.
+async fn an_order_outlives_the_manager(kills: bool) {
+    let mut manager = TestManager::start().await;
+    let (first, worker) = worker_named(&manager, "first").await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    let told = one.live().await;
+
+    // The order reaches it ahead of the end of the stream.
+    let release = one.hold_up();
+    let order = told.cordon_node(first.clone());
+    if kills {
+        manager.kill().await;
+    } else {
+        manager.end().await;
+    }
+    drop(release);
+    let refused = within("an answer", order).await.unwrap_err();
+    assert_eq!(refused.code(), "notKept", "{refused:?}");
+    assert!(told.is_cordoned(&first), "it holds all the same");
+
+    manager.run().await;
+    let next = one.current.next_live(Some(&told));
+    let next = within("an instance in service", next).await.unwrap();
+    assert!(next.is_cordoned(&first));
+    let client = manager.client().await;
+    let mut watch = manager.watch().await;
+    client.create_bundle(bundle("late", &["a"])).await.unwrap();
+    let (second, _other) = worker_named(&manager, "second").await;
+    watch.until_last("late.0.a", "running").await;
+    assert_eq!(next.node_for_job(&"late.0.a".into()), Some(second));
+    let of_first = worker.orders();
+    assert!(
+        of_first
+            .iter()
+            .all(|it| it.provision_of("late.0.a").is_none())
+    );
+    // It was written before anything that comes later is answered.
+    within("an order", next.cordon_node("second")).await.ok();
+    assert_eq!(
+        kept(&manager).await["acts"]["nodes"][first.as_str()]["cordoned"],
+        true
+    );
+    one.end().await;
+}
+
+// spec: ACTS-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_operator_ordered_outlives_the_death_of_the_manager() {
+    an_order_outlives_the_manager(true).await;
+}
+
+// spec: ACTS-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_operator_ordered_outlives_the_end_of_the_manager() {
+    an_order_outlives_the_manager(false).await;
+}
+
+// spec: ACTS-07
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_kept_gives_way_to_what_another_control_plane_was_told() {
+    let manager = TestManager::start().await;
+    let (first, _worker) = worker_named(&manager, "first").await;
+    let (second, _other) = worker_named(&manager, "second").await;
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    let told = one.live().await;
+    let mut two = Plane::start(&manager, "two");
+    two.until_behind("one").await;
+
+    let release = one.hold_up();
+    let late = told.cordon_node(first.clone());
+    two.until_active().await;
+    let other = two.live().await;
+    let order = other.cordon_node(second.clone());
+    within("a cordon", order).await.unwrap();
+    drop(release);
+    let refused = within("an answer", late).await.unwrap_err();
+    assert_eq!(refused.code(), "notKept", "{refused:?}");
+    one.until_behind("two").await;
+
+    two.end().await;
+    one.until_active().await;
+    let next = one.live().await;
+    assert!(next.is_cordoned(&second) && !next.is_cordoned(&first));
+    one.end().await;
+}

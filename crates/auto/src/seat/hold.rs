@@ -15,6 +15,9 @@ const PATIENCE: Duration = Duration::from_millis(900);
 /// A renewal that failed is tried again after this.
 const AGAIN: Millis = Millis(200);
 
+/// Tries to give the seat back: a write that was cut off may come in between.
+const GIVE_BACK: u32 = 2;
+
 /// One control plane's way to the seat.
 pub(crate) struct Contender {
     clock: Arc<dyn Clock>,
@@ -24,8 +27,8 @@ pub(crate) struct Contender {
     access: Access,
     me: Holder,
     client: Option<Client>,
-    /// The key's revision as this one wrote it last; nobody else took the seat while it stands there.
-    mine: Option<u64>,
+    /// The key may be this one's: it was sent there, and nobody else was seen in it since.
+    claimed: bool,
 }
 
 /// A turn that was taken.
@@ -56,7 +59,7 @@ impl Contender {
                 id,
             },
             client: None,
-            mine: None,
+            claimed: false,
         }
     }
 
@@ -72,12 +75,13 @@ impl Contender {
                     let holder = entry.as_ref().map(|entry| Holder::read(&entry.value));
                     let revision = entry.as_ref().map(|entry| entry.revision);
                     let free = watched.look(self.clock.now().mono, revision);
-                    // What stands there as this one left it was taken by nobody meanwhile.
-                    let mine = revision.filter(|revision| self.mine == Some(*revision));
+                    // What this one wrote was taken by nobody meanwhile, also where it was not told that
+                    // it is written.
+                    let mine = revision.filter(|_| self.is_mine(holder.as_ref()));
                     let last = holder.as_ref().map_or(0, |holder| holder.turn);
                     told(Ok(holder));
                     if let Some(expected) = free.or(mine)
-                        && let Some(turn) = self.claim(expected, last + 1).await
+                        && let Some(turn) = self.claim(expected, last.saturating_add(1)).await
                     {
                         return turn;
                     }
@@ -91,10 +95,10 @@ impl Contender {
 
     async fn claim(&mut self, expected: u64, number: u64) -> Option<Turn> {
         self.me.turn = number;
+        self.claimed = true;
         let sent = self.clock.now();
         match self.write(expected).await {
             Ok(revision) => {
-                self.mine = Some(revision);
                 let gate = Gate::new(Arc::clone(&self.clock), sent);
                 // An answer that took too long is none.
                 gate.is_open().then_some(Turn {
@@ -136,6 +140,7 @@ impl Contender {
                 Ok(()) if turn.gate.extend(sent) => next = sent.mono + RENEW,
                 Ok(()) => {}
                 Err(Lost::Taken(by)) => {
+                    self.claimed = false;
                     turn.gate.close();
                     return format!("{by:?} took it");
                 }
@@ -153,7 +158,6 @@ impl Contender {
         match patience.await {
             Ok(Ok(revision)) => {
                 turn.revision = revision;
-                self.mine = Some(revision);
                 Ok(())
             }
             // The answer of an earlier renewal may have been lost, so the key says who has the seat.
@@ -173,18 +177,38 @@ impl Contender {
         }
     }
 
-    /// Gives the seat back, so that a standby need not wait (ACTIVE-06).
-    pub(crate) async fn give_back(&mut self, turn: &Turn) {
-        turn.gate.close();
-        let commit = KvCommit {
-            namespace: NAMESPACE.to_owned(),
-            writes: vec![KvWrite::delete(KEY).expecting(turn.revision)],
-            ..KvCommit::default()
-        };
-        if let Err(error) = self.commit(commit).await {
-            tracing::debug!(%error, "the seat was not given back; it runs out");
+    /// Gives the seat back where it is this one's, so that a standby need not wait (ACTIVE-06). The last
+    /// write may have been cut off before it was answered, so the key says how it stands.
+    pub(crate) async fn give_back(&mut self) {
+        for _ in 0..GIVE_BACK {
+            if !self.claimed {
+                return;
+            }
+            if let Err(error) = self.try_give_back().await {
+                tracing::debug!(error, "the seat was not given back; it runs out");
+            }
         }
-        self.mine = None;
+    }
+
+    async fn try_give_back(&mut self) -> Result<(), String> {
+        let entry = self.look().await?;
+        let holder = entry.as_ref().map(|entry| Holder::read(&entry.value));
+        if let Some(entry) = entry.filter(|_| self.is_mine(holder.as_ref())) {
+            let commit = KvCommit {
+                namespace: NAMESPACE.to_owned(),
+                writes: vec![KvWrite::delete(KEY).expecting(entry.revision)],
+                ..KvCommit::default()
+            };
+            let deleted = tokio::time::timeout(PATIENCE, self.commit(commit)).await;
+            let deleted = deleted.map_err(|_| "the Manager did not answer in time".to_owned())?;
+            deleted.map_err(|error| error.to_string())?;
+        }
+        self.claimed = false;
+        Ok(())
+    }
+
+    fn is_mine(&self, holder: Option<&Holder>) -> bool {
+        holder.is_some_and(|holder| holder.id == self.me.id)
     }
 
     /// Lets the connection go.
@@ -243,4 +267,115 @@ enum Lost {
     Taken(String),
     /// It may still be this one's.
     Unknown(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use greenroom_testkit::{TestManager, within};
+    use greenroom_types::{Mono, Now, Wall};
+
+    use super::*;
+
+    /// No time passes: whoever waits for it waits for ever.
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Now {
+            Now {
+                mono: Mono(0),
+                wall: Wall(0),
+            }
+        }
+
+        fn sleep_until(&self, _: Mono) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn contender(manager: &TestManager, id: &str) -> Contender {
+        let settings = SeatSettings {
+            name: "studio".to_owned(),
+            url: format!("http://{id}"),
+        };
+        let access = Access::default();
+        Contender::new(
+            Arc::new(Still),
+            manager.url(),
+            access,
+            settings,
+            id.to_owned(),
+        )
+    }
+
+    /// Writes the key as a contender of this id would, and is told of it in its stead.
+    async fn write(client: &Client, id: &str, turn: u64) -> u64 {
+        let holder = Holder {
+            name: "studio".to_owned(),
+            url: format!("http://{id}"),
+            turn,
+            id: id.to_owned(),
+        };
+        let commit = KvCommit {
+            namespace: NAMESPACE.to_owned(),
+            writes: vec![KvWrite::set(KEY, holder.write())],
+            ..KvCommit::default()
+        };
+        client.kv_commit(commit).await.unwrap()
+    }
+
+    // spec: ACTIVE-05
+    #[tokio::test]
+    async fn a_taking_whose_answer_was_lost_is_gone_on_with_at_once() {
+        let manager = TestManager::start().await;
+        let client = manager.client().await;
+        write(&client, "one", 4).await;
+        let mut one = contender(&manager, "one");
+        let turn = within("the seat", one.take(|_| {})).await;
+        assert_eq!(turn.number, 5);
+        // Of the same name is not the same.
+        let mut two = contender(&manager, "two");
+        let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let standing_by = two.take(|holder| told.send(holder).unwrap());
+        tokio::select! {
+            _ = standing_by => panic!("it has the seat of another"),
+            holder = seen.recv() => assert_eq!(holder.unwrap().unwrap().unwrap().id, "one"),
+        }
+    }
+
+    // spec: ACTIVE-01
+    #[tokio::test]
+    async fn a_turn_has_no_end() {
+        let manager = TestManager::start().await;
+        let client = manager.client().await;
+        write(&client, "one", u64::MAX).await;
+        let turn = within("the seat", contender(&manager, "one").take(|_| {})).await;
+        assert_eq!(turn.number, u64::MAX);
+    }
+
+    // spec: ACTIVE-06
+    #[tokio::test]
+    async fn a_seat_is_given_back_though_the_last_write_was_cut_off() {
+        let manager = TestManager::start().await;
+        let client = manager.client().await;
+        let mut one = contender(&manager, "one");
+        let turn = within("the seat", one.take(|_| {})).await;
+        // A renewal that nobody waited for.
+        assert!(write(&client, "one", turn.number).await > turn.revision);
+        one.give_back().await;
+        assert_eq!(client.kv_get(NAMESPACE, KEY).await.unwrap(), None);
+
+        // A taking that nobody waited for.
+        one.claimed = true;
+        write(&client, "one", 1).await;
+        one.give_back().await;
+        assert_eq!(client.kv_get(NAMESPACE, KEY).await.unwrap(), None);
+
+        // What is another's stays.
+        one.claimed = true;
+        write(&client, "two", 1).await;
+        one.give_back().await;
+        assert!(client.kv_get(NAMESPACE, KEY).await.unwrap().is_some());
+    }
 }
