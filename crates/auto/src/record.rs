@@ -23,7 +23,7 @@ use greenroom_policy::{Event, Policy};
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::NodeMetadata;
-use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, Tags, Wall};
+use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, StartId, Tags, Wall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -85,6 +85,10 @@ pub(crate) struct Recorder {
     bought: BTreeMap<NodeId, Bought>,
     /// Its calls without an answer.
     asked: BTreeMap<CallId, Asked>,
+    /// Starts of a job on a node that neither ran nor failed so far.
+    starts: BTreeMap<(JobId, NodeId), Input>,
+    /// Starts whose rejection was written down; the Manager tells of each twice.
+    rejected: BTreeSet<StartId>,
     /// Images that were asked for and are not there so far, by node.
     pulls: BTreeMap<NodeId, BTreeSet<String>>,
     /// By how much the wall clock is ahead of the other.

@@ -63,9 +63,13 @@ impl Recorder {
             // what came of it is in the record.
             Effect::ApiReply { id, result: Err(_) } => self.refused(now, *id),
             Effect::Callback(callback) => {
+                let held = self.left_target(callback, policy);
                 if let Some(expect) = self.told(callback, policy) {
                     self.forget_told(&expect);
                     self.push(now, Ok(json!({"expect": expect})), None);
+                }
+                if let Some(job) = held {
+                    self.let_go(now, &job);
                 }
             }
             _ => {}
@@ -95,6 +99,18 @@ impl Recorder {
             let is_of_it = expect["trace"]["job"] == job || expect["migration"]["job"] == job;
             index <= at || !is_of_it
         });
+    }
+
+    /// The job of a migration that ended before its target ran.
+    fn left_target(&mut self, callback: &Callback, policy: &Policy) -> Option<String> {
+        let Callback::OnMigrationAborted { migration_id, .. } = callback else {
+            return None;
+        };
+        let migration = policy.migration_by_id(migration_id)?;
+        let job = path_of(&migration.source_job_id, policy)?;
+        let target = migration.target_node_id.as_ref()?;
+        self.never_ran(&migration.source_job_id, target, &job)
+            .then_some(job)
     }
 
     /// Of what is told of the same thing at once a scenario sees the last.

@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 use greenroom_policy::Policy;
 use greenroom_policy::event::{CallFailure, CallId};
 use greenroom_types::call::{Call, Detail, Refusal, Reply, StartJob, Status};
-use greenroom_types::{Mono, NodeId, Now, PoolName, Tags, TierName};
+use greenroom_types::{JobId, Mono, NodeId, Now, PoolName, Tags, TierName};
 use serde_json::{Value, json};
 
 use super::{Input, Recorder};
+
+/// What becomes of a start that is taken up.
+const STARTING: [&str; 2] = ["jobRunning", "prepared"];
 
 /// A call without an answer.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ pub(super) struct Asked {
 
 #[derive(Debug)]
 enum What {
-    Start(NodeId),
+    Start(JobId, NodeId),
     /// A node of this tier.
     Create(TierName),
     /// Another one, in words.
@@ -46,7 +49,13 @@ impl Recorder {
     /// The policy calls the Manager.
     pub(super) fn sends(&mut self, call_id: CallId, call: &Call, policy: &Policy) {
         let what = match call {
-            Call::StartJob(StartJob { node_id, .. }) => What::Start(node_id.clone()),
+            Call::StartJob(StartJob {
+                job_id, node_id, ..
+            }) => {
+                let (start, cause) = ((job_id.clone(), node_id.clone()), self.cause());
+                self.starts.insert(start.clone(), cause);
+                What::Start(start.0, start.1)
+            }
             Call::CreateAwsNode(create) => self.buys(&create.node_id, &create.tags),
             Call::CreateOciNode(create) => self.buys(&create.node_id, &create.tags),
             Call::PrefetchImages {
@@ -130,7 +139,7 @@ impl Recorder {
             return;
         };
         let words = match &what {
-            What::Start(node_id) => format!("a start on {node_id}"),
+            What::Start(_, node_id) => format!("a start on {node_id}"),
             What::Create(tier) => format!("a purchase in tier {tier}"),
             What::Other(name) => format!("the call {name}"),
         };
@@ -140,8 +149,11 @@ impl Recorder {
             return;
         };
         match what {
-            What::Start(_) | What::Other(_) if follows_from_the_state(&what, refusal) => {}
-            What::Start(node_id) => self.start_refused(now, input, &node_id, &words, policy),
+            What::Start(..) | What::Other(_) if follows_from_the_state(&what, refusal) => {}
+            What::Start(job_id, node_id) => {
+                self.starts.remove(&(job_id, node_id.clone()));
+                self.start_refused(now, input, &node_id, &words, policy);
+            }
             What::Create(tier) => {
                 let code = match refusal.details.get("provider_code") {
                     Some(Detail::Text(code)) if !code.is_empty() => code,
@@ -152,6 +164,21 @@ impl Recorder {
             }
             What::Other(_) => self.push(now, Err(format!("{words} failed: {failure}")), None),
         }
+    }
+
+    /// A start came to nothing before it ran, which in a scenario takes no time. There it is kept from
+    /// that until [`Recorder::let_go`]. False where it ran, or there was none.
+    pub(super) fn never_ran(&mut self, job_id: &JobId, node_id: &NodeId, job: &str) -> bool {
+        let Some(input) = self.starts.remove(&(job_id.clone(), node_id.clone())) else {
+            return false;
+        };
+        self.put(input, json!({"hold": STARTING, "only": job}));
+        true
+    }
+
+    pub(super) fn let_go(&mut self, now: Now, job: &str) {
+        let step = json!({"release": STARTING, "only": job});
+        self.push(now, Ok(step), None);
     }
 
     fn start_refused(
@@ -214,7 +241,7 @@ impl Recorder {
 fn follows_from_the_state(what: &What, refusal: &Refusal) -> bool {
     match what {
         // The others fail the start, whatever they say; these mean something to the policy.
-        What::Start(_) => matches!(
+        What::Start(..) => matches!(
             refusal.reason.as_str(),
             "already_on_node" | "lease_held" | "leases_paused" | "unrecorded_instance"
         ),

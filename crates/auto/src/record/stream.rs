@@ -6,9 +6,9 @@ use greenroom_policy::Policy;
 use greenroom_types::bundle::{BundleState, BundleStatus};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
-use greenroom_types::node::{NodeMetadata, StartPhase};
+use greenroom_types::node::{NodeMetadata, RejectionCode, StartPhase};
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
-use greenroom_types::{NodeId, Now, Tags};
+use greenroom_types::{JobId, NodeId, Now, StartId, Tags};
 use serde_json::{Map, Value, json};
 
 use super::Recorder;
@@ -38,7 +38,7 @@ impl Recorder {
 
     pub(super) fn of_stream(&mut self, now: Now, event: &StreamEvent, policy: &Policy) {
         match event {
-            StreamEvent::BundleUpdated(status) => self.of_bundle(now, status),
+            StreamEvent::BundleUpdated(status) => self.of_bundle(now, status, policy),
             StreamEvent::BundleDeleted(bundle_id) => {
                 self.bundles.remove(bundle_id);
             }
@@ -46,6 +46,7 @@ impl Recorder {
             | StreamEvent::JobActive(job)
             | StreamEvent::JobPending(job) => self.of_job(now, job, policy),
             StreamEvent::JobDeleted(job_id) => {
+                self.starts.retain(|(started, _), _| started != job_id);
                 self.seen.remove(job_id);
                 self.dormant.remove(job_id);
             }
@@ -113,6 +114,20 @@ impl Recorder {
             StreamEvent::Migration { key, signal, .. } => {
                 if let Some(job) = path_of(&key.job_id, policy) {
                     self.push(now, Ok(json!({"signal": of_signal(&job, signal)})), None);
+                }
+            }
+            StreamEvent::JobRejected {
+                node_id,
+                key,
+                start_id,
+                code,
+                reason,
+                ..
+            } => {
+                let rejection = (node_id, *code, reason.as_str());
+                if let Some(place) = path_of(&key.job_id, policy) {
+                    let job = (&key.job_id, place.as_str());
+                    self.of_rejection(now, job, Some(start_id), rejection, policy);
                 }
             }
             StreamEvent::NodeInterruptionNotice {
@@ -221,7 +236,7 @@ impl Recorder {
         self.bought.contains_key(node_id) || prospective().any(|node| node.node_id == *node_id)
     }
 
-    fn of_bundle(&mut self, now: Now, status: &Arc<BundleStatus>) {
+    fn of_bundle(&mut self, now: Now, status: &Arc<BundleStatus>, policy: &Policy) {
         let bundle = &status.bundle;
         let before = self
             .bundles
@@ -243,7 +258,9 @@ impl Recorder {
             }
             self.push(now, Ok(json!({"setBundleStopTime": stop})), None);
         } else if before.bundle.revision != bundle.revision
-            && manifest(&before.bundle) != manifest(bundle)
+            // An update that changes nothing gives a broken bundle another chance (BUNDLE-06).
+            && (manifest(&before.bundle) != manifest(bundle)
+                || policy.is_bundle_broken(&bundle.bundle_id))
         {
             self.push(now, Ok(json!({"updateBundle": manifest(bundle)})), None);
         }
@@ -284,31 +301,68 @@ impl Recorder {
         let place = path(&bundle_id, replica, name.as_str());
         let new = total.saturating_sub(seen.unwrap_or(0));
         let mut rejected = false;
+        let job_id = &job.job.job_id;
         for entry in job.history.iter().rev().take(new).rev() {
+            let mut held = false;
             let what = match &entry.kind {
+                HistoryKind::Prepared(at) | HistoryKind::Running { at, .. } => {
+                    let start = (job_id.clone(), at.node.node_id.clone());
+                    self.starts.remove(&start);
+                    continue;
+                }
                 HistoryKind::Rejected { at, code, detail } => {
                     rejected = true;
-                    let mut step = json!({"job": place, "reason": detail, "code": code});
-                    let node_id = &at.node.node_id;
-                    // The target of a migration is another than the node of the job. Its role names the
-                    // migration, which has another name in a scenario.
-                    if policy.node_for_job(&job.job.job_id) != Some(node_id)
-                        && let Some(node) = self.name(node_id, Some(&job.job.job_id), policy)
-                    {
-                        step["node"] = node.into();
-                    }
-                    json!({"jobRejected": step})
+                    let rejection = (&at.node.node_id, *code, detail.as_str());
+                    let job = (job_id, place.as_str());
+                    self.of_rejection(now, job, entry.start_id.as_ref(), rejection, policy);
+                    continue;
                 }
                 // A rejection is told with a stop of its own.
                 HistoryKind::Stopping {
+                    at,
                     reason: StopReason::JobFailed,
                     detail,
-                    ..
-                } if !rejected => json!({"jobFails": {"job": place, "reason": detail}}),
+                } if !rejected => {
+                    held = self.never_ran(job_id, &at.node.node_id, &place);
+                    json!({"jobFails": {"job": place, "reason": detail}})
+                }
                 HistoryKind::Completed => json!({"jobCompletes": place}),
                 _ => continue,
             };
             self.push(now, Ok(what), None);
+            if held {
+                self.let_go(now, &place);
+            }
+        }
+    }
+
+    /// A worker refused a start: that is told as such and in the job's history, in either order.
+    fn of_rejection(
+        &mut self,
+        now: Now,
+        (job_id, place): (&JobId, &str),
+        start_id: Option<&StartId>,
+        (node_id, code, reason): (&NodeId, RejectionCode, &str),
+        policy: &Policy,
+    ) {
+        if let Some(start_id) = start_id {
+            if self.rejected.remove(start_id) {
+                return;
+            }
+            self.rejected.insert(start_id.clone());
+        }
+        let mut step = json!({"job": place, "reason": reason, "code": code});
+        // The target of a migration is another than the node of the job. Its role names the migration,
+        // which has another name in a scenario.
+        if policy.node_for_job(job_id) != Some(node_id)
+            && let Some(node) = self.name(node_id, Some(job_id), policy)
+        {
+            step["node"] = node.into();
+        }
+        let held = self.never_ran(job_id, node_id, place);
+        self.push(now, Ok(json!({"jobRejected": step})), None);
+        if held {
+            self.let_go(now, place);
         }
     }
 

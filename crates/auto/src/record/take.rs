@@ -30,6 +30,7 @@ impl Recorder {
         let mut servers: BTreeSet<String> = names(picture).collect();
         let names = self.names_of_bought(picture.at.mono);
         let mut held = BTreeSet::new();
+        let mut kept: BTreeSet<String> = BTreeSet::new();
         if !names.is_empty() {
             // Machines come up as those did that were bought.
             held.extend(["nodeBooting", "nodeStarted"]);
@@ -53,6 +54,15 @@ impl Recorder {
             }
             if what.get("imagePulled").is_some() {
                 held.insert("imagePulls");
+            }
+            // What was held before the recording begins is not held in it.
+            let only = what["only"].as_str().map(ToOwned::to_owned);
+            if what.get("hold").is_some() {
+                kept.extend(only);
+            } else if what.get("release").is_some()
+                && only.is_some_and(|only| !kept.contains(&only) && !names.contains_key(&only))
+            {
+                continue;
             }
             for mut step in came_back(what, &mut servers) {
                 rename(&mut step, &names);

@@ -539,3 +539,55 @@ fn a_node_that_died_at_once_does_so_again() {
     );
     assert!(!text.contains("partition"), "{text}");
 }
+
+// spec: SCEN-12
+#[test]
+fn a_start_that_comes_to_nothing_before_it_runs_does_so_again() {
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .node("m", 2.0, "")
+        .bundle("a", 1.5, "")
+        .later("late", 0.5)
+        .replayed(
+            9,
+            "  - {at: 10s, hold: [prepared, jobRunning]}
+  - {at: 10s, drain: {node: n, timeout: 1h}}
+  - {at: 15s, jobRejected: {job: a/0/e, node: m, reason: no room}}
+  - {at: 20s, expect: {migration: {job: a/0/e, phase: aborted}, jobs: {a/0/e: {node: n}}}}
+  - {at: 2m, uncordon: n}
+  - {at: 3m, migrate: {job: a/0/e}}
+  - {at: 3m10s, abortMigration: {job: a/0/e, reason: not now}}
+  - {at: 4m, createBundle: late}
+  - {at: 4m10s, jobFails: {job: late/0/e, reason: no such image}}
+  - {at: 4m30s, release: [prepared, jobRunning]}
+  - {at: 5m, expect: {jobs: {late/0/e: {state: running}}}}
+",
+        );
+    has(
+        &text,
+        &[
+            "hold: [jobRunning, prepared], only: a/0/e}\n  - {at: 9s900ms, drain:",
+            "jobRejected: {code: CAPACITY, job: a/0/e, node: m, reason: \"no room\"}}\n  - {at: 14s900ms, only: a/0/e, release: [jobRunning, prepared]}",
+            "abortReason: \"not now\"",
+            "jobFails: {job: late/0/e, reason: \"no such image\"}",
+        ],
+    );
+}
+
+// spec: SCEN-12
+#[test]
+fn an_update_that_only_revives_a_bundle_is_recorded() {
+    let text = Fleet::own()
+        .node("n", 2.0, "a/0/e")
+        .bundle("a", 1.0, "")
+        .with("maxRestartsPerHour", json!(0))
+        .replayed(
+            5,
+            "  - {at: 10s, jobFails: {job: a/0/e, reason: gone}}
+  - {at: 20s, expect: {bundle: {id: a, broken: true}}}
+  - {at: 30s, updateBundle: {bundleId: a, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 1.0}}]}}
+  - {at: 1m, expect: {bundle: {id: a, broken: false}, jobs: {a/0/e: {state: running}}}}
+",
+        );
+    has(&text, &["{at: 29s900ms, updateBundle: {bundleId: a"]);
+}
