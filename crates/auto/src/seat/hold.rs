@@ -144,6 +144,11 @@ impl Contender {
                     turn.gate.close();
                     return format!("{by:?} took it");
                 }
+                Err(Lost::Gone) => {
+                    self.claimed = false;
+                    turn.gate.close();
+                    return "its key was deleted".to_owned();
+                }
                 Err(Lost::Unknown(error)) => {
                     tracing::warn!(error, "the seat of the control plane could not be renewed");
                     next = self.clock.now().mono + AGAIN;
@@ -166,10 +171,8 @@ impl Contender {
                     turn.revision = entry.revision;
                     unknown("the answer of the last renewal was lost".to_owned())
                 }
-                Ok(entry) => {
-                    let holder = entry.map(|entry| Holder::read(&entry.value));
-                    Err(Lost::Taken(holder.unwrap_or_default().name))
-                }
+                Ok(Some(entry)) => Err(Lost::Taken(Holder::read(&entry.value).name)),
+                Ok(None) => Err(Lost::Gone),
                 Err(error) => unknown(error),
             },
             Ok(Err(error)) => unknown(error.to_string()),
@@ -265,6 +268,8 @@ impl Contender {
 enum Lost {
     /// Another control plane has the seat.
     Taken(String),
+    /// Nobody has it any more.
+    Gone,
     /// It may still be this one's.
     Unknown(String),
 }
@@ -278,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// No time passes: whoever waits for it waits for ever.
+    /// No time passes. Whoever waits for the time of a renewal waits no longer, anybody else for ever.
     struct Still;
 
     impl Clock for Still {
@@ -289,7 +294,10 @@ mod tests {
             }
         }
 
-        fn sleep_until(&self, _: Mono) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        fn sleep_until(&self, at: Mono) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+            if at == Mono(0) + RENEW {
+                return Box::pin(std::future::ready(()));
+            }
             Box::pin(std::future::pending())
         }
     }
@@ -352,6 +360,31 @@ mod tests {
         write(&client, "one", u64::MAX).await;
         let turn = within("the seat", contender(&manager, "one").take(|_| {})).await;
         assert_eq!(turn.number, u64::MAX);
+    }
+
+    // spec: ACTIVE-04
+    #[tokio::test]
+    async fn one_whose_seat_is_another_s_or_nobody_s_acts_no_more_and_says_why() {
+        let manager = TestManager::start().await;
+        let client = manager.client().await;
+        let mut one = contender(&manager, "one");
+        let mut turn = within("the seat", one.take(|_| {})).await;
+        write(&client, "two", 2).await;
+        let why = within("the end of a turn", one.keep(&mut turn)).await;
+        assert_eq!(why, "\"studio\" took it");
+        assert!(!turn.gate.is_open());
+
+        let delete = KvCommit {
+            namespace: NAMESPACE.to_owned(),
+            writes: vec![KvWrite::delete(KEY)],
+            ..KvCommit::default()
+        };
+        client.kv_commit(delete.clone()).await.unwrap();
+        let mut turn = within("the seat", one.take(|_| {})).await;
+        client.kv_commit(delete).await.unwrap();
+        let why = within("the end of a turn", one.keep(&mut turn)).await;
+        assert_eq!(why, "its key was deleted");
+        assert!(!turn.gate.is_open());
     }
 
     // spec: ACTIVE-06
