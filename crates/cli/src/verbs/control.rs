@@ -20,7 +20,7 @@ use super::files::{read_all, read_text, refuse};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::local;
 use crate::output::Output;
-use crate::signals::Signals;
+use crate::signals::{Hangup, Signals};
 
 /// How long a list of nodes waits for the cordons.
 const CORDONS_MAX: Duration = Duration::from_secs(1);
@@ -297,6 +297,7 @@ impl Run {
         let tree = checked_settings(&config, given.as_deref(), context.manager.first())?;
         let access = self.reach.access(&context);
         let mut signals = Signals::install()?;
+        let mut hangup = Hangup::install()?;
         let listener = local::Control::bind(self.listen, "--listen").await?;
         let seat = seat(self.name, local::address_of(&listener)?);
         let control = local::Control::start(tree, access, listener, Some(seat))?;
@@ -305,7 +306,11 @@ impl Run {
         let told = Output { json: self.json }
             .either(&told, || format!("control plane serves at {address}"));
         if told.is_ok() {
-            signals.recv().await;
+            // One that just dies leaves the seat to run out, and migrations as they stand (LIFE-03).
+            tokio::select! {
+                () = signals.recv() => {}
+                () = hangup.recv() => {}
+            }
         }
         control.stop().await;
         told

@@ -104,6 +104,7 @@ fn settings_that_are_none_are_refused() {
     run(&["control", "-c", "nowhere.yaml"]).refused(2, &["nowhere.yaml: cannot be read"]);
 }
 
+// spec: ACTIVE-06
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_of_its_own_places_jobs() {
     let folder = temp();
@@ -141,7 +142,13 @@ async fn a_control_plane_of_its_own_places_jobs() {
         "placementPools:\n  - name: live\n    tiers:\n      - {name: own, kind: local-servers, scaleOut: fixed}\n",
     )
     .unwrap();
-    let mut control = greenroom();
+    // Whoever runs this test may have it ignored.
+    let plain = greenroom();
+    let mut control = std::process::Command::new("env");
+    for (name, _) in plain.get_envs() {
+        control.env_remove(name);
+    }
+    control.arg("--default-signal=HUP").arg(plain.get_program());
     control.args([
         "control",
         "--json",
@@ -187,8 +194,12 @@ async fn a_control_plane_of_its_own_places_jobs() {
         told["seat"],
         serde_json::json!({"role": "active", "turn": 1})
     );
-    control.signal(Signal::INT);
+    // A terminal that is closed ends it in order: nobody has to wait for its seat.
+    control.signal(Signal::HUP);
     control.ended().ok();
+    let seat = r#"{"namespace":"control-plane","key":"active"}"#;
+    let seat = run(&["ctl", "KvGet", "--json", seat, "--manager", &url]);
+    assert!(seat.ok().json()["entry"].is_null());
     worker.signal(Signal::INT);
     worker.ended().ok();
     manager.signal(Signal::INT);
