@@ -28,6 +28,8 @@ pub(crate) const AGAIN: Millis = Millis(5_000);
 /// What is kept, what is to be, and who waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
+    /// Who writes: random, the same in all that this process hands on.
+    by: String,
     kept: Acts,
     /// The key's revision, 0 where it is not there.
     revision: u64,
@@ -51,9 +53,10 @@ pub(crate) struct Keeper {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Unkept {
     pub(crate) wanted: Acts,
-    /// What may stand at the Manager if nobody else decided anything: what stood there, and what was sent
-    /// without an answer.
-    stands: Vec<Acts>,
+    /// The key's revision that was seen last.
+    revision: u64,
+    /// Who sent what may stand there since, without an answer.
+    pub(crate) by: String,
 }
 
 // === impl Unkept ===
@@ -61,8 +64,9 @@ pub(crate) struct Unkept {
 impl Unkept {
     /// What counts, where this is read at the Manager: what was wanted here, unless somebody else wrote
     /// there meanwhile.
-    pub(crate) fn over(&self, read: Acts) -> Acts {
-        if read == self.wanted || self.stands.contains(&read) {
+    /// What it says is no sign of that: another one may have come back to the same.
+    pub(crate) fn over(&self, read: Acts, revision: u64, by: &str) -> Acts {
+        if revision == self.revision || by == self.by {
             return self.wanted.clone();
         }
         tracing::warn!(
@@ -93,8 +97,9 @@ pub(crate) struct Write {
 impl Keeper {
     /// Begins with what was read. With `claim` it is written once at once, so that a predecessor's
     /// write that comes later finds another revision.
-    pub(crate) fn new(kept: Acts, revision: u64, claim: bool) -> Self {
+    pub(crate) fn new(by: String, kept: Acts, revision: u64, claim: bool) -> Self {
         Self {
+            by,
             wanted: kept.clone(),
             kept,
             revision,
@@ -117,11 +122,10 @@ impl Keeper {
         if self.is_settled() || self.wanted == self.kept && self.unanswered.is_empty() {
             return None;
         }
-        let mut stands = self.unanswered.clone();
-        stands.push(self.kept.clone());
         Some(Unkept {
             wanted: self.wanted.clone(),
-            stands,
+            revision: self.revision,
+            by: self.by.clone(),
         })
     }
 
@@ -163,7 +167,7 @@ impl Keeper {
             self.settle(self.news);
             return None;
         }
-        let value = write(&self.wanted);
+        let value = write(&self.wanted, &self.by);
         if value.len() > BYTES_MAX {
             let why = format!(
                 "cordons, drains, spares and templates that were set by hand take {} bytes together, and \
@@ -234,8 +238,8 @@ impl Keeper {
 
 // === the key's value ===
 
-fn write(acts: &Acts) -> Vec<u8> {
-    json!({"version": VERSION, "acts": acts})
+fn write(acts: &Acts, by: &str) -> Vec<u8> {
+    json!({"version": VERSION, "acts": acts, "by": by})
         .to_string()
         .into_bytes()
 }
@@ -256,6 +260,12 @@ pub(crate) fn read(value: &[u8]) -> Result<Acts, String> {
     serde_json::from_value(tree["acts"].clone()).map_err(|error| error.to_string())
 }
 
+/// Who wrote it; nobody where it does not say.
+pub(crate) fn writer(value: &[u8]) -> String {
+    let tree: Value = serde_json::from_slice(value).unwrap_or_default();
+    tree["by"].as_str().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use greenroom_policy::ApiAnswer;
@@ -274,6 +284,10 @@ mod tests {
         }
     }
 
+    fn keeper_of(kept: &[&str], revision: u64, claim: bool) -> Keeper {
+        Keeper::new("me".to_owned(), cordoned(kept), revision, claim)
+    }
+
     fn asked(keeper: &mut Keeper) -> oneshot::Receiver<ApiResult> {
         let (answer, told) = oneshot::channel();
         keeper.hold(answer, Ok(ApiAnswer::Done));
@@ -283,7 +297,7 @@ mod tests {
     // spec: ACTS-02
     #[test]
     fn nobody_is_answered_before_what_he_asked_for_is_kept() {
-        let mut keeper = Keeper::new(Acts::default(), 0, false);
+        let mut keeper = keeper_of(&[], 0, false);
         assert!(keeper.is_settled());
         keeper.want(cordoned(&["a"]));
         let mut first = asked(&mut keeper);
@@ -314,7 +328,7 @@ mod tests {
     // spec: ACTS-02
     #[test]
     fn a_write_that_failed_is_told_and_tried_again() {
-        let mut keeper = Keeper::new(Acts::default(), 3, false);
+        let mut keeper = keeper_of(&[], 3, false);
         keeper.want(cordoned(&["a"]));
         let mut told = asked(&mut keeper);
         keeper.next().unwrap();
@@ -329,25 +343,33 @@ mod tests {
     // spec: ACTS-07
     #[test]
     fn what_was_not_kept_is_handed_on_unless_somebody_else_decided() {
-        let mut keeper = Keeper::new(cordoned(&["a"]), 3, false);
+        let mut keeper = keeper_of(&["a"], 3, false);
         assert_eq!(keeper.unkept(), None);
         keeper.want(cordoned(&["a", "b"]));
         keeper.next().unwrap();
         keeper.want(cordoned(&["a", "b", "c"]));
         let unkept = keeper.unkept().unwrap();
         let wanted = cordoned(&["a", "b", "c"]);
-        // It stands as before, as sent last, or as wanted; anything else is another's.
-        for read in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
-            assert_eq!(unkept.over(cordoned(read)), wanted);
+        // It stands as before, or as sent from here; anything else is another's, whatever it says.
+        for (read, revision, by, ours) in [
+            (&["a"][..], 3, "", true),
+            (&["a", "b"], 4, "me", true),
+            (&["a"], 5, "other", false),
+            (&["a", "b"], 5, "other", false),
+            (&["a"], 5, "", false),
+        ] {
+            let read = cordoned(read);
+            let expected = if ours { &wanted } else { &read };
+            assert_eq!(unkept.over(read.clone(), revision, by), *expected);
         }
-        let others = cordoned(&["z"]);
-        assert_eq!(unkept.over(others.clone()), others);
         // One that ends before its policy says anything hands on what it was handed.
-        let next = Keeper::new(cordoned(&["a"]), 3, false).after(Some(unkept.clone()));
+        let next = keeper_of(&["a"], 3, false).after(Some(unkept.clone()));
         assert_eq!(next.unkept(), Some(unkept.clone()));
         let mut next = next;
         next.want(wanted.clone());
-        assert_eq!(read(&next.next().unwrap().value).unwrap(), wanted);
+        let write = next.next().unwrap();
+        assert_eq!(read(&write.value).unwrap(), wanted);
+        assert_eq!(writer(&write.value), "me");
         assert!(!next.written(Ok(4)));
         assert_eq!(next.unkept(), None);
     }
@@ -355,7 +377,7 @@ mod tests {
     // spec: ACTS-06
     #[test]
     fn what_is_too_much_is_refused_and_not_cut() {
-        let mut keeper = Keeper::new(Acts::default(), 0, false);
+        let mut keeper = keeper_of(&[], 0, false);
         let many: Vec<String> = (0..30_000)
             .map(|at| format!("node-of-a-name-{at}"))
             .collect();
@@ -370,7 +392,7 @@ mod tests {
     // spec: ACTS-03
     #[test]
     fn one_that_takes_over_writes_the_key_at_once() {
-        let mut keeper = Keeper::new(cordoned(&["a"]), 3, true);
+        let mut keeper = keeper_of(&["a"], 3, true);
         keeper.want(cordoned(&["a"]));
         assert_eq!(keeper.next().unwrap().expected, 3);
         keeper.written(Ok(4));

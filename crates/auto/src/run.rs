@@ -89,6 +89,7 @@ impl AutoManager {
             Some(seed) => seed,
             None => getrandom::u64().map_err(RunError::Randomness)?,
         };
+        let fresh = format!("{:016x}", getrandom::u64().map_err(RunError::Randomness)?);
         let url = checked.url.clone();
         let mut connection = SdkSettings::new([address(&url)]);
         connection.access = settings.access;
@@ -118,18 +119,20 @@ impl AutoManager {
             () = settings.signal.cancelled() => Err(RunError::Aborted),
             begun = begin(connection, url) => begun,
         };
-        let (client, acts, revision) = match connected {
+        let (client, found) = match connected {
             Ok(begun) => begun,
             Err(error) => {
                 driver.abandon(&error);
                 return Err(error);
             }
         };
+        let Found { acts, revision, by } = found;
         let handed_on = lock(&settings.unkept).take();
-        driver.keeper = Keeper::new(acts.clone(), revision, seated).after(handed_on.clone());
+        let me = handed_on.as_ref().map_or(fresh, |unkept| unkept.by.clone());
+        driver.keeper = Keeper::new(me, acts.clone(), revision, seated).after(handed_on.clone());
         driver.unkept = Arc::clone(&settings.unkept);
         let acts = match handed_on {
-            Some(unkept) => unkept.over(acts),
+            Some(unkept) => unkept.over(acts, revision, &by),
             None => acts,
         };
         tell_of(&acts);
@@ -152,8 +155,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Connects, and reads what operators decided before (ACTS-03): the acts, and their key's revision.
-async fn begin(connection: SdkSettings, url: String) -> Result<(Client, Acts, u64), RunError> {
+/// What operators decided before (ACTS-03), as it stands at the Manager.
+#[derive(Default)]
+struct Found {
+    acts: Acts,
+    revision: u64,
+    /// Who wrote it.
+    by: String,
+}
+
+/// Connects, and reads what operators decided before.
+async fn begin(connection: SdkSettings, url: String) -> Result<(Client, Found), RunError> {
     let failed = |source| RunError::Connect {
         url: url.clone(),
         source: Box::new(source),
@@ -161,10 +173,15 @@ async fn begin(connection: SdkSettings, url: String) -> Result<(Client, Acts, u6
     let client = Client::connect(connection).await.map_err(failed)?;
     let entry = client.kv_get(NAMESPACE, acts::KEY).await.map_err(failed)?;
     let Some(entry) = entry else {
-        return Ok((client, Acts::default(), 0));
+        return Ok((client, Found::default()));
     };
     let acts = acts::read(&entry.value).map_err(|why| RunError::Acts { why })?;
-    Ok((client, acts, entry.revision))
+    let found = Found {
+        acts,
+        revision: entry.revision,
+        by: acts::writer(&entry.value),
+    };
+    Ok((client, found))
 }
 
 /// An operator who reads the settings must be able to see why they do not count.

@@ -168,7 +168,13 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Error`] says; nothing of what runs was touched then.
-    pub async fn build(config: Config) -> Result<Self, Error> {
+    pub async fn build(mut config: Config) -> Result<Self, Error> {
+        // Guard and supervisors stand elsewhere.
+        config.state_dir =
+            std::path::absolute(&config.state_dir).map_err(|source| Error::State {
+                path: config.state_dir.clone(),
+                source,
+            })?;
         let dir = config.state_dir.clone();
         let state = |source| Error::State {
             path: dir.clone(),

@@ -218,6 +218,26 @@ async fn a_manager_that_is_silent_ends_the_job_before_the_ttl_and_the_job_is_war
     assert_eq!(heard[2..], [stopping]);
 }
 
+// spec: WORK-42
+#[tokio::test]
+async fn a_state_directory_that_is_named_from_where_one_stands_has_its_guard_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = std::env::current_dir().unwrap();
+    let mut state: std::path::PathBuf = here.components().skip(1).map(|_| "..").collect();
+    state.push(dir.path().strip_prefix("/").unwrap());
+    state.push("state");
+    let start =
+        |_: &std::path::Path, manager: &_| WorkerProcess::spawn(&state, manager, "process", "2");
+    let mut scene = scene_with(dir, start).await;
+    let mut pipe = Pipe::new(scene.dir.path());
+    let job = leased(vec![stubborn(&pipe)], 4_000);
+    scene.stream.run_leased(job, 4_000).await;
+    let service = told(&mut pipe).await;
+    assert!(scene.dir.path().join("state/guard").is_dir());
+    scene.worker.send(Signal::STOP);
+    ended(service).await;
+}
+
 // spec: LEASE-05, WORK-42, HARDM-28
 #[tokio::test]
 async fn the_guard_of_a_stopped_worker_kills_before_the_ttl_and_the_worker_tells_of_it() {

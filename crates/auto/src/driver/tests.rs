@@ -668,6 +668,6 @@ async fn what_was_not_kept_when_the_manager_died_is_left_to_the_next_instance() 
     assert_eq!(refused.code(), "notKept");
     assert!(bench.instance.ended().await.is_err());
     let unkept = lock(&left).take().expect("it is handed on");
-    let acts = unkept.over(Acts::default());
+    let acts = unkept.over(Acts::default(), 0, "");
     assert!(acts.nodes[&NodeId::new("n1")].cordoned);
 }
