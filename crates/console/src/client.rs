@@ -31,6 +31,11 @@ use crate::api::{
 
 /// Time for a connection; the server is on this machine.
 const CONNECT: Duration = Duration::from_secs(2);
+const ADMIT: &str = "/v1/admit";
+const CALL: &str = "/v1/call";
+const CALLBACKS: &str = "/v1/callbacks";
+/// What does more than to tell something.
+const CHANGING: [&str; 2] = [ADMIT, CALL];
 /// Time for an answer: an acting call waits for the Manager, which has 30 s.
 const ANSWER: Duration = Duration::from_secs(35);
 /// A control plane that is starting is asked again after this pause,
@@ -52,13 +57,24 @@ pub struct Client {
 /// Why a request brought no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The server was not reached, or the connection broke.
+    /// The server was not reached; nothing was asked.
     #[error("{address}: {cause}; does the control plane run there?")]
     Connection {
         /// `host:port`.
         address: String,
         /// What went wrong.
         cause: String,
+    },
+    /// The server was asked, and the connection broke, or it took too long, before the whole answer was
+    /// there: whether it did what it was asked is not known.
+    #[error("{address}: the connection was lost before the answer: {cause}")]
+    Lost {
+        /// `host:port`.
+        address: String,
+        /// What went wrong.
+        cause: String,
+        /// Whether it was asked for more than to tell something.
+        changes: bool,
     },
     /// Something else answers at the address: it does not speak HTTP/1.1, or not this API.
     #[error("{address}: what answers there is no control plane")]
@@ -155,7 +171,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn admit(&self, bundle: Bundle) -> Result<Admission, ClientError> {
-        self.post("/v1/admit", &BundleRequest { bundle }).await
+        self.post(ADMIT, &BundleRequest { bundle }).await
     }
 
     /// Makes an acting call.
@@ -163,7 +179,7 @@ impl Client {
     /// # Errors
     /// The refusals of the policy and of the Manager, with their codes.
     pub async fn call(&self, call: &ApiCall) -> Result<ApiAnswer, ClientError> {
-        self.post("/v1/call", call).await
+        self.post(CALL, call).await
     }
 
     /// Counters and gauges.
@@ -262,9 +278,9 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn callbacks(&self) -> Result<CallbackFeed, ClientError> {
-        let (status, body, connection) = self.send(Method::GET, "/v1/callbacks", None).await?;
+        let (status, body, connection) = self.send(Method::GET, CALLBACKS, None).await?;
         if status != StatusCode::OK {
-            let bytes = self.whole(body).await?;
+            let bytes = self.whole(CALLBACKS, body).await?;
             return Err(self.refused(status, &bytes));
         }
         Ok(CallbackFeed {
@@ -299,7 +315,7 @@ impl Client {
             let asked = self.ask_once(method.clone(), path, body.clone());
             let answer = tokio::time::timeout(ANSWER, asked)
                 .await
-                .unwrap_or_else(|_| Err(self.broken(format!("no answer within {ANSWER:?}"))));
+                .unwrap_or_else(|_| Err(self.lost(path, format!("no answer within {ANSWER:?}"))));
             match answer {
                 Err(refused) if refused.is_early() && begun.elapsed() < STARTING_MAX => {
                     tokio::time::sleep(STARTING_PAUSE).await;
@@ -316,7 +332,7 @@ impl Client {
         body: Option<Vec<u8>>,
     ) -> Result<T, ClientError> {
         let (status, body, _connection) = self.send(method, path, body).await?;
-        let bytes = self.whole(body).await?;
+        let bytes = self.whole(path, body).await?;
         if !status.is_success() {
             return Err(self.refused(status, &bytes));
         }
@@ -353,18 +369,18 @@ impl Client {
                     address: self.address.clone(),
                 }
             } else {
-                self.broken(error)
+                self.lost(path, error)
             }
         })?;
         let (head, body) = response.into_parts();
         Ok((head.status, body, connection))
     }
 
-    async fn whole(&self, body: Incoming) -> Result<Bytes, ClientError> {
+    async fn whole(&self, path: &str, body: Incoming) -> Result<Bytes, ClientError> {
         let whole = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         whole
             .map(http_body_util::Collected::to_bytes)
-            .map_err(|error| self.broken(error))
+            .map_err(|error| self.lost(path, error))
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
@@ -383,6 +399,14 @@ impl Client {
         ClientError::Connection {
             address: self.address.clone(),
             cause: innermost(&*cause.into()),
+        }
+    }
+
+    fn lost(&self, path: &str, cause: impl Into<BoxError>) -> ClientError {
+        ClientError::Lost {
+            address: self.address.clone(),
+            cause: innermost(&*cause.into()),
+            changes: CHANGING.contains(&path),
         }
     }
 
@@ -428,9 +452,10 @@ impl CallbackFeed {
                     }
                 }
                 Some(Err(error)) => {
-                    return Err(ClientError::Connection {
+                    return Err(ClientError::Lost {
                         address: self.address.clone(),
                         cause: innermost(&error),
+                        changes: false,
                     });
                 }
             }

@@ -172,6 +172,26 @@ pub(crate) fn lost(error: &ClientError) -> Failure {
         ))
         .because("unreachable")
         .hint("start one with `greenroom up`, or name it with --control URL"),
+        ClientError::Lost {
+            address,
+            cause,
+            changes,
+        } => {
+            let (what, hint) = if *changes {
+                (
+                    "; whether it was done is not known",
+                    "see how it stands at the control plane that is active now, and say it again if it \
+                     was not done",
+                )
+            } else {
+                ("", "ask again; another control plane may be active now")
+            };
+            Failure::failed(format!(
+                "the control plane at {address} went away before it had answered{what}: {cause}"
+            ))
+            .because("connection_lost")
+            .hint(hint)
+        }
         ClientError::Stranger { address } => Failure::failed(format!(
             "cannot reach the control plane at {address}: what answers there is no control plane"
         ))

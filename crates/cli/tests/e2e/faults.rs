@@ -257,6 +257,46 @@ fn who_is_not_there_is_told_with_what_to_do() {
         .refused(2, &["--manager", "bogus", "http://HOST:PORT"]);
 }
 
+/// Takes what it is asked and goes away.
+fn hangs_up() -> String {
+    use std::io::Read;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut head = [0; 1];
+            let _ = stream.read_exact(&mut head);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn who_goes_away_under_an_order_is_told_as_not_known() {
+    let url = hangs_up();
+    for (args, known) in [
+        (&["migrate", "x"][..], false),
+        (&["templates", "set", "x", "y"], false),
+        // What there is is asked first.
+        (&["cordon", "x"], true),
+        (&["pending"], true),
+        (&["metrics"], true),
+    ] {
+        let told = run(&[args, &["--control", &url]].concat());
+        let words: &[&str] = if known {
+            &["went away before it had answered: ", "hint: ask again"]
+        } else {
+            &[
+                "whether it was done is not known",
+                "hint: see how it stands",
+            ]
+        };
+        told.refused(1, words);
+    }
+}
+
 #[test]
 fn names_of_nothing_are_told_with_where_to_look() {
     let folder = temp();
