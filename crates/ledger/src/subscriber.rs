@@ -3,6 +3,7 @@
 //! Pure: it holds what the subscriber was shown and what waits to come into its window; queues,
 //! sockets and heartbeats are the driver's.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -181,19 +182,39 @@ impl Subscriber {
 
     /// What this subscriber is sent for a change: nothing or one event.
     pub fn on_change(&mut self, now: Now, change: &Change) -> Option<Stamped> {
+        let event = self.sees(now, change)?;
+        Some(Stamped {
+            seq: change.seq,
+            at: change.at,
+            event: self.as_asked(event).into_owned(),
+        })
+    }
+
+    /// The same with all that is held of a job's history: alike for all who are told of the change
+    /// as the same kind, so that what [`Subscriber::as_asked`] makes of it can be made once.
+    pub fn sees<'a>(&mut self, now: Now, change: &'a Change) -> Option<Cow<'a, StreamEvent>> {
         let event = match &change.what {
-            What::Job(view) => self.job_event(now.wall, view)?,
+            What::Job(view) => Cow::Owned(self.job_event(now.wall, view)?),
             What::JobDeleted(job_id) => {
                 self.drop_beyond(job_id);
                 self.shown.remove(job_id)?;
-                StreamEvent::JobDeleted(job_id.clone())
+                Cow::Owned(StreamEvent::JobDeleted(job_id.clone()))
             }
-            What::Event(event) => event.clone(),
+            What::Event(event) => Cow::Borrowed(event),
         };
-        self.wants(&event).then_some(Stamped {
-            seq: change.seq,
-            at: change.at,
-            event,
+        self.wants(&event).then_some(event)
+    }
+
+    /// An event with as much of a job's history as was asked for (EVT-08). It depends on nothing but
+    /// the event, the limit, and whether the protocol is the published one.
+    #[must_use]
+    pub fn as_asked<'a>(&self, event: Cow<'a, StreamEvent>) -> Cow<'a, StreamEvent> {
+        Cow::Owned(match &*event {
+            StreamEvent::JobActive(view) => StreamEvent::JobActive(self.cut(view)),
+            StreamEvent::JobPending(view) => StreamEvent::JobPending(self.cut(view)),
+            StreamEvent::JobUpdated(view) => StreamEvent::JobUpdated(self.cut(view)),
+            StreamEvent::JobOutOfWindow(view) => StreamEvent::JobOutOfWindow(self.cut(view)),
+            _ => return event,
         })
     }
 
@@ -256,12 +277,12 @@ impl Subscriber {
         match view.state {
             JobState::Active => {
                 self.show(view);
-                Some(StreamEvent::JobUpdated(self.cut(view)))
+                Some(StreamEvent::JobUpdated(view.clone()))
             }
             // Told to those who were shown the job, and only to them.
             JobState::Post => before.map(|_| {
                 self.shown.insert(job_id.clone(), Shown::Ended);
-                StreamEvent::JobUpdated(self.cut(view))
+                StreamEvent::JobUpdated(view.clone())
             }),
             JobState::Pre => {
                 // A small step of the clock takes nothing away; only a moved start does (WINDOW-06).
@@ -272,14 +293,12 @@ impl Subscriber {
                 let within = unmoved || self.in_window(view, now);
                 if !within {
                     self.keep_beyond(view);
-                    return before.map(|_| StreamEvent::JobOutOfWindow(self.cut(view)));
+                    return before.map(|_| StreamEvent::JobOutOfWindow(view.clone()));
                 }
                 self.show(view);
                 Some(match before {
-                    Some(Shown::Always | Shown::Until(..)) => {
-                        StreamEvent::JobUpdated(self.cut(view))
-                    }
-                    Some(Shown::Ended) | None => StreamEvent::JobPending(self.cut(view)),
+                    Some(Shown::Always | Shown::Until(..)) => StreamEvent::JobUpdated(view.clone()),
+                    Some(Shown::Ended) | None => StreamEvent::JobPending(view.clone()),
                 })
             }
         }

@@ -443,7 +443,8 @@ pub fn write_event(stamped: &Stamped, epoch: &str) -> Result<manager::EventStrea
     })
 }
 
-fn write_kind(event: &StreamEvent, seq: u64) -> Result<Event, WireError> {
+/// The kind alone; `seq` is that of the stream, which a heartbeat repeats.
+pub(super) fn write_kind(event: &StreamEvent, seq: u64) -> Result<Event, WireError> {
     let id = |node_id: &NodeId| Some(wire::NodeId::from(node_id));
     Ok(match event {
         StreamEvent::NodeRunning {

@@ -1,8 +1,9 @@
 //! The event stream as bytes: which client is sent what, encoded once for all that are sent the same.
 //!
 //! What a subscriber is sent depends on the protocol it announced and on how much history it wants; both make its
-//! [`Form`]. A Manager keeps one encoding per [`Form::shared`] of an event and hands the same bytes to every
-//! subscriber of that form. Published clients get what the published package knows (EVT-06, HIST-01): no added kind of
+//! [`Form`]. A Manager encodes what an event says once per [`Form::shared`] of it ([`encode_body`]) and hands the same
+//! bytes to every subscriber of that form, each with its own place in its own stream ([`Places`]): the encoding of a
+//! message is that of its fields, one after the other, in any number of parts. Published clients get what the published package knows (EVT-06, HIST-01): no added kind of
 //! event, of history entry, of stop reason, of provider health or of job info.
 //!
 //! A reader works on the bytes as well, since the number of a kind that this build does not know is only there.
@@ -13,6 +14,7 @@ mod codec;
 pub use codec::{ClientCodec, Raw, ServerCodec};
 
 use greenroom_types::{
+    Wall,
     job::JobInfoKind,
     job::JobWithHistory,
     stream::{ProviderHealth, Stamped, StreamEvent},
@@ -23,7 +25,8 @@ use prost::bytes::Bytes;
 use super::{
     WireError,
     call::{PROTOCOL_MINOR, check::field_numbers},
-    event::write_event,
+    common::write_time,
+    event::write_kind,
     job::write_job_shown,
 };
 use crate::manager::{
@@ -39,6 +42,19 @@ pub struct Form {
     /// Newest history entries per job, 0 for all that are held (EVT-08).
     pub history_limit: u32,
 }
+
+/// An encoded event in its two parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// What it says, as all who are sent it in one form are told it.
+    pub body: Bytes,
+    /// Where it stands in the stream of one subscriber.
+    pub place: Bytes,
+}
+
+/// Encodes the places of one stream's events.
+#[derive(Clone, Debug)]
+pub struct Places(manager::EventStreamEvent);
 
 /// An event as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,9 +135,9 @@ impl Form {
 
     /// The form under which every form with the same bytes for this event is kept.
     #[must_use]
-    pub const fn shared(self, event: &StreamEvent) -> Self {
-        let has_job = job_of(event).is_some();
-        let differs = has_job || matches!(event, StreamEvent::InitialDataComplete(_));
+    pub fn shared(self, event: &StreamEvent) -> Self {
+        let job = job_of(event);
+        let differs = job.is_some() || matches!(event, StreamEvent::InitialDataComplete(_));
         Self {
             // Every minor from 1 on is written alike; minors only decide whether.
             minor: if differs && self.minor == 0 {
@@ -129,8 +145,43 @@ impl Form {
             } else {
                 PROTOCOL_MINOR
             },
-            history_limit: if has_job { self.history_limit } else { 0 },
+            history_limit: match job {
+                Some(job) if job.history.len() > self.entries_max() => self.history_limit,
+                // A limit that takes nothing away is as good as none.
+                _ => 0,
+            },
         }
+    }
+
+    /// Entries of a history that are sent at most.
+    fn entries_max(self) -> usize {
+        match self.history_limit {
+            0 => usize::MAX,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+// === impl Places ===
+
+impl Places {
+    /// The places of a stream with that epoch.
+    #[must_use]
+    pub const fn new(epoch: String) -> Self {
+        Self(manager::EventStreamEvent {
+            epoch,
+            seq: 0,
+            at: None,
+            event: None,
+        })
+    }
+
+    /// The place of an event.
+    #[must_use]
+    pub fn encode(&mut self, seq: u64, at: Wall) -> Bytes {
+        self.0.seq = seq;
+        self.0.at = Some(write_time(at));
+        self.0.encode_to_vec().into()
     }
 }
 
@@ -138,54 +189,64 @@ impl Form {
 
 /// Encodes an event that the form [takes](Form::takes), with the epoch of its stream.
 ///
-/// Refused are the few values that the wire has no place for, as [`write_event`] says.
+/// Refused are the few values that the wire has no place for, as [`super::event::write_event`] says.
 pub fn encode(epoch: &str, stamped: &Stamped, form: Form) -> Result<Bytes, WireError> {
     write(epoch, stamped, form).map(|event| event.encode_to_vec().into())
 }
 
-/// The same as a message.
+/// Encodes what an event says, without its place: with one from [`Places`] in front or behind it is what [`encode`]
+/// gives. `seq` is needed for a heartbeat only, which repeats it.
+///
+/// Refused is what [`encode`] refuses.
+pub fn encode_body(event: &StreamEvent, seq: u64, form: Form) -> Result<Bytes, WireError> {
+    let event = write_shown(event, seq, form)?;
+    let mut bytes = Vec::with_capacity(event.encoded_len());
+    event.encode(&mut bytes);
+    Ok(bytes.into())
+}
+
+/// The same as [`encode`], as a message.
 pub fn write(
     epoch: &str,
     stamped: &Stamped,
     form: Form,
 ) -> Result<manager::EventStreamEvent, WireError> {
-    if !form.takes(&stamped.event) {
+    Ok(manager::EventStreamEvent {
+        epoch: epoch.to_owned(),
+        seq: stamped.seq,
+        at: Some(write_time(stamped.at)),
+        event: Some(write_shown(&stamped.event, stamped.seq, form)?),
+    })
+}
+
+fn write_shown(event: &StreamEvent, seq: u64, form: Form) -> Result<Event, WireError> {
+    if !form.takes(event) {
         let message = format!("is not sent to clients of protocol 1.{}", form.minor);
         return Err(WireError::new("unknown_event", "event", message));
     }
-    if let Some(job) = job_of(&stamped.event) {
-        let shown = Some(write_job(job, form));
-        let event = match stamped.event {
-            StreamEvent::JobActive(_) => Event::JobActive(manager::JobActive {
-                job_with_history: shown,
-            }),
-            StreamEvent::JobPending(_) => Event::JobPending(manager::JobPending {
-                job_with_history: shown,
-            }),
-            StreamEvent::JobOutOfWindow(_) => Event::JobOutOfWindow(manager::JobOutOfWindow {
-                job_with_history: shown,
-            }),
-            _ => Event::JobUpdated(manager::JobUpdated {
-                job_with_history: shown,
-            }),
-        };
-        return Ok(manager::EventStreamEvent {
-            epoch: epoch.to_owned(),
-            seq: stamped.seq,
-            at: Some(super::common::write_time(stamped.at)),
-            event: Some(event),
+    if let Some(job) = job_of(event) {
+        let job_with_history = Some(write_job(job, form));
+        return Ok(match event {
+            StreamEvent::JobActive(_) => Event::JobActive(manager::JobActive { job_with_history }),
+            StreamEvent::JobPending(_) => {
+                Event::JobPending(manager::JobPending { job_with_history })
+            }
+            StreamEvent::JobOutOfWindow(_) => {
+                Event::JobOutOfWindow(manager::JobOutOfWindow { job_with_history })
+            }
+            _ => Event::JobUpdated(manager::JobUpdated { job_with_history }),
         });
     }
-    let mut event = write_event(stamped, epoch)?;
+    let mut written = write_kind(event, seq)?;
     if form.minor == 0
-        && let Some(Event::InitialDataComplete(complete)) = &mut event.event
+        && let Event::InitialDataComplete(complete) = &mut written
     {
         use manager::provider_health::Health;
         complete
             .health
             .retain(|provider| matches!(provider.health, Some(Health::Aws(_) | Health::Oci(_))));
     }
-    Ok(event)
+    Ok(written)
 }
 
 const fn job_of(event: &StreamEvent) -> Option<&std::sync::Arc<JobWithHistory>> {
@@ -205,8 +266,8 @@ pub fn write_job(job: &JobWithHistory, form: Form) -> manager::JobWithHistory {
     if form.minor == 0 {
         published_history(&mut entries);
     }
-    let limit = usize::try_from(form.history_limit).unwrap_or(usize::MAX);
-    if limit > 0 && entries.len() > limit {
+    let limit = form.entries_max();
+    if entries.len() > limit {
         entries.drain(..entries.len() - limit);
     }
     manager::JobWithHistory {

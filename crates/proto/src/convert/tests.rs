@@ -2,6 +2,7 @@
 
 mod samples;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use greenroom_types::{
@@ -12,17 +13,18 @@ use greenroom_types::{
     node::{InstanceKey, NodeInfo, RejectionCode},
     stream::{Stamped, StreamEvent},
 };
-use proptest::{prelude::*, strategy::ValueTree};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use prost::Message;
 use prost_types::Timestamp;
 use tonic::Code;
 
 use super::{
     WireError,
-    call::Request,
+    call::{PROTOCOL_MINOR, Request},
     common::{read_time, write_time},
-    event::write_event,
+    event::{kind_name, write_event},
     refusal::{read_code, read_refusal, write_code, write_refusal},
+    stream::{Form, Places, encode, encode_body},
     worker::{
         InterruptionNotice, MigrationMessage, MigrationNews, Rejection, StartOrder, WorkerInstance,
     },
@@ -118,6 +120,42 @@ proptest! {
     fn instants_come_back_the_same(ms in 0..=Wall::MAX.0) {
         prop_assert_eq!(read_time(write_time(Wall(ms)), "at"), Ok(Wall(ms)));
     }
+}
+
+// spec: PERF-11
+#[test]
+fn an_event_in_two_parts_is_the_same_bytes_as_in_one_whatever_its_kind() {
+    // All kinds of the wire but the two that no Manager sends.
+    const KINDS: usize = 35;
+    let forms =
+        [(PROTOCOL_MINOR, 0), (PROTOCOL_MINOR, 1), (0, 0), (0, 2)].map(|(minor, history_limit)| {
+            Form {
+                minor,
+                history_limit,
+            }
+        });
+    let mut runner = TestRunner::deterministic();
+    let mut places = Places::new("epoch".to_owned());
+    let mut seen = BTreeSet::new();
+    for _ in 0..10_000 {
+        let sample = samples::stamped().new_tree(&mut runner);
+        let stamped = sample.expect("a sample").current();
+        let whole = write_event(&stamped, "epoch").expect("every sample can be written");
+        seen.insert(whole.event.as_ref().map(kind_name));
+        for form in forms {
+            let body = encode_body(&stamped.event, stamped.seq, form);
+            let Ok(whole) = encode("epoch", &stamped, form) else {
+                assert!(body.is_err() && !form.takes(&stamped.event), "{stamped:?}");
+                continue;
+            };
+            let place = places.encode(stamped.seq, stamped.at);
+            assert_eq!([body.unwrap(), place].concat(), whole, "{stamped:?}");
+        }
+        if seen.len() == KINDS {
+            return;
+        }
+    }
+    panic!("of {KINDS} kinds only these were among the samples: {seen:?}");
 }
 
 // spec: API-24
@@ -349,7 +387,7 @@ fn what_is_absent_reads_as_its_default() {
 
 #[test]
 fn an_order_says_everything_that_the_definition_says() {
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut runner = TestRunner::deterministic();
     for _ in 0..16 {
         let job = samples::job()
             .new_tree(&mut runner)

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use greenroom_proto::convert::call::{PROTOCOL_METADATA, REQUEST_ID_METADATA};
 use greenroom_proto::convert::refusal::write_refusal;
-use greenroom_proto::convert::stream::{Form, ServerCodec, encode};
+use greenroom_proto::convert::stream::{Encoded, Form, ServerCodec, encode};
 use greenroom_proto::manager::manager_server::{Manager, ManagerServer};
 use greenroom_proto::{common, manager};
 use greenroom_sdk::types::Wall;
@@ -380,8 +380,8 @@ impl Service<http::Request<tonic::body::Body>> for Routed {
 }
 
 impl tonic::server::ServerStreamingService<manager::EventStreamRequest> for Events {
-    type Response = Bytes;
-    type ResponseStream = BoxStream<Result<Bytes, Status>>;
+    type Response = Encoded;
+    type ResponseStream = BoxStream<Result<Encoded, Status>>;
     type Future = BoxFuture<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<manager::EventStreamRequest>) -> Self::Future {
@@ -399,7 +399,10 @@ impl tonic::server::ServerStreamingService<manager::EventStreamRequest> for Even
             tokio::spawn(async move {
                 for step in steps {
                     let item = match step {
-                        Step::Send(bytes) => Ok(bytes),
+                        Step::Send(body) => Ok(Encoded {
+                            body,
+                            ..Encoded::default()
+                        }),
                         Step::Fail(status) => Err(status),
                         Step::Hold => return sent.closed().await,
                     };

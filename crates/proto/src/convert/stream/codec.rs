@@ -10,6 +10,7 @@ use prost::bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
+use super::Encoded;
 use crate::manager::EventStreamRequest;
 
 /// The client's side: sends an [`EventStreamRequest`], receives encoded events.
@@ -23,6 +24,10 @@ pub struct ServerCodec;
 /// Takes or gives a message.
 #[derive(Debug)]
 pub struct Messages<M>(PhantomData<M>);
+
+/// Takes encoded events in parts, which are put together where the message is framed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts;
 
 /// Takes or gives bytes; as a codec, in both directions: any call with what its caller encoded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,13 +51,13 @@ impl Codec for ClientCodec {
 }
 
 impl Codec for ServerCodec {
-    type Encode = Bytes;
+    type Encode = Encoded;
     type Decode = EventStreamRequest;
-    type Encoder = Raw;
+    type Encoder = Parts;
     type Decoder = Messages<EventStreamRequest>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        Raw
+        Parts
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -96,6 +101,18 @@ impl<M: Message + Default + 'static> Decoder for Messages<M> {
         M::decode(bytes)
             .map(Some)
             .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Encoder for Parts {
+    type Item = Encoded;
+    type Error = Status;
+
+    fn encode(&mut self, event: Encoded, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.reserve(event.body.len() + event.place.len());
+        out.put(event.body);
+        out.put(event.place);
+        Ok(())
     }
 }
 

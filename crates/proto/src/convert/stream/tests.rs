@@ -214,7 +214,8 @@ fn forms_that_share_an_encoding_have_equal_bytes_and_others_do_not() {
     let forms: Vec<Form> = [0, 1, 9, 10]
         .into_iter()
         .flat_map(|minor| {
-            [0, 1, 2].map(|history_limit| Form {
+            // The last takes nothing of three entries away.
+            [0, 1, 2, 3].map(|history_limit| Form {
                 minor,
                 history_limit,
             })
