@@ -1,11 +1,13 @@
 //! Fan-out of committed changes: every subscriber has a queue of its own, bounded, so that a slow
-//! one delays nobody (EVT-11), and the newest changes are held for those who come back (EVT-14).
+//! one delays nobody (EVT-11); what waits in them is one for all and is encoded once (PERF-11); and the
+//! newest changes are held for those who come back (EVT-14).
 //!
 //! Beside the changes the hub keeps the jobs as they stood at the last one it handed out. What a
 //! subscriber was shown decides what it is sent of a change, so a resume needs the jobs as they
 //! stood where the client left off, not as they stand now.
 
 mod queue;
+mod shared;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +22,8 @@ use tokio::sync::watch;
 
 use crate::settings::EventSettings;
 
-use queue::weight;
 pub(crate) use queue::{End, News, Queue};
+pub(crate) use shared::Shared;
 
 /// Starts of which the last news, and the restarts by their workers, are kept.
 const LAST_INFO_MAX: usize = 4_096;
@@ -34,6 +36,8 @@ pub(crate) struct Hub {
     published: watch::Sender<u64>,
     /// Events handed to streams so far.
     sent: AtomicU64,
+    /// News encoded for streams so far.
+    encoded: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +92,7 @@ impl Hub {
             inner: Mutex::default(),
             published: watch::Sender::new(0),
             sent: AtomicU64::new(0),
+            encoded: AtomicU64::new(0),
         }
     }
 
@@ -165,7 +170,10 @@ impl Hub {
         if changes.is_empty() {
             return;
         }
-        let changes: Vec<Arc<Change>> = changes.into_iter().map(Arc::new).collect();
+        let changes: Vec<Arc<Shared>> = changes
+            .into_iter()
+            .map(|change| Arc::new(Shared::of_change(change)))
+            .collect();
         let mut inner = self.lock();
         for change in &changes {
             inner.hold(change);
@@ -190,6 +198,16 @@ impl Hub {
         self.sent.load(Ordering::Relaxed)
     }
 
+    /// Counts a piece of news that was encoded for the streams that show it alike.
+    pub(crate) fn count_encoded(&self) {
+        self.encoded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// News encoded for streams so far; snapshots and what streams tell of themselves are not in it.
+    pub(crate) fn encoded(&self) -> u64 {
+        self.encoded.load(Ordering::Relaxed)
+    }
+
     /// How much waits for each subscriber.
     pub(crate) fn depths(&self) -> Vec<usize> {
         let inner = self.lock();
@@ -204,11 +222,11 @@ impl Hub {
 
     /// Passes news of an instance on; of one that is starting, the last is kept.
     pub(crate) fn inform(&self, info: JobInfo, is_starting: bool) {
-        let info = Arc::new(info);
         let mut inner = self.lock();
         let start_id = &info.start_id;
         if is_starting {
-            inner.last_info.insert(start_id.clone(), Arc::clone(&info));
+            let kept = Arc::new(info.clone());
+            inner.last_info.insert(start_id.clone(), kept);
         } else {
             inner.last_info.remove(start_id);
         }
@@ -220,6 +238,7 @@ impl Hub {
             }
         }
         inner.count_restart(&info);
+        let info = Arc::new(Shared::of_info(info));
         for queue in inner.subscribers.iter().filter_map(Weak::upgrade) {
             queue.push_info(Arc::clone(&info));
         }
@@ -239,8 +258,13 @@ impl Hub {
 
     /// Tells of an audit entry, after the changes that it is about.
     pub(crate) fn audit(&self, entry: &Arc<AuditEntry>) {
-        for queue in self.lock().subscribers.iter().filter_map(Weak::upgrade) {
-            queue.push_audit(Arc::clone(entry));
+        let inner = self.lock();
+        if inner.subscribers.is_empty() {
+            return;
+        }
+        let entry = Arc::new(Shared::of_audit(AuditEntry::clone(entry)));
+        for queue in inner.subscribers.iter().filter_map(Weak::upgrade) {
+            queue.push_audit(Arc::clone(&entry));
         }
     }
 
@@ -289,13 +313,13 @@ impl Inner {
         }
     }
 
-    fn hold(&mut self, change: &Arc<Change>) {
+    fn hold(&mut self, news: &Shared) {
+        let (change, bytes) = (news.change(), news.weight());
         let before = match &change.what {
             What::Job(job) => self.jobs.insert(job.job.job_id.clone(), Arc::clone(job)),
             What::JobDeleted(job_id) => self.jobs.remove(job_id),
             What::Event(_) => None,
         };
-        let bytes = weight(change);
         self.seq = change.seq;
         self.held_bytes += bytes;
         self.held.push_back(Held {

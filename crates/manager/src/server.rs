@@ -7,7 +7,6 @@ use std::time::Duration;
 use greenroom_ledger::{Command, Keeper, Open};
 use greenroom_proto::health::health_server::HealthServer;
 use greenroom_proto::logs::logs_server::LogsServer;
-use greenroom_proto::manager::manager_server::ManagerServer;
 use greenroom_store::{
     BootOutcome, BootReport, FatalError, OpenError, ProposeError, Store, StoreConfig,
 };
@@ -17,7 +16,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::api::limits::LimitsLayer;
-use crate::api::{Beside, Chain, HealthApi, LogsApi, ManagerApi};
+use crate::api::{Beside, Chain, HealthApi, LogsApi, ManagerApi, Routed};
 use crate::backup;
 use crate::clock::SystemClock;
 use crate::cluster_log::ClusterLog;
@@ -242,7 +241,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         acknowledge: settings.links.acknowledge,
     };
     let api = ManagerApi::new(engine.clone(), beside);
-    let service = ManagerServer::new(api).max_decoding_message_size(MESSAGE_MAX);
+    let service = Routed::new(api, MESSAGE_MAX);
     let server = Server::builder()
         .layer(CallsLayer(tally))
         .layer(LimitsLayer)

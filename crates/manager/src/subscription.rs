@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use greenroom_ledger::{Change, Subscriber, What, Wish};
+use greenroom_proto::convert::stream::{Encoded, Form, Places, encode_body};
 use greenroom_types::call::{Refusal, Status};
 use greenroom_types::job::{JobState, JobWithHistory};
 use greenroom_types::stream::{Health, ProviderHealth, Stamped, StreamEvent};
@@ -12,7 +14,7 @@ use greenroom_types::{Now, Wall};
 use tokio::time::Instant;
 
 use crate::engine::{Engine, shutting_down};
-use crate::hub::{End, Full, News, Queue};
+use crate::hub::{End, Full, News, Queue, Shared};
 
 /// Time is looked at at least this often (WINDOW-03).
 const LOOK_MAX: Duration = Duration::from_secs(1);
@@ -32,13 +34,22 @@ pub(crate) struct Subscription {
     epoch: String,
     /// Seq of the latest change that was looked at.
     seq: u64,
-    protocol_minor: u32,
+    form: Form,
+    places: Places,
     window_ms: i64,
-    ready: VecDeque<Stamped>,
+    ready: VecDeque<Ready>,
     /// With nothing sent until then, a heartbeat is (EVT-10).
     heartbeat_at: Instant,
     /// When the clock is looked at again.
     look_at: Instant,
+}
+
+/// What is to be sent next.
+enum Ready {
+    /// An event of this stream alone: of its snapshot, of what it missed, of time, of itself.
+    Own(Stamped),
+    /// News that is encoded, for all streams that show it alike.
+    Told { seq: u64, at: Wall, body: Bytes },
 }
 
 // === impl Subscription ===
@@ -48,6 +59,7 @@ impl Subscription {
     /// snapshot's seq are skipped, so that none is missing and none comes twice (EVT-01).
     pub(crate) fn begin(
         engine: &Engine,
+        form: Form,
         wish: Wish,
         resume: Option<Resume>,
     ) -> Result<Self, Refusal> {
@@ -69,7 +81,8 @@ impl Subscription {
             queue,
             epoch: String::new(),
             seq: 0,
-            protocol_minor: wish.client_protocol,
+            form,
+            places: Places::new(String::new()),
             window_ms: wish.pending_window_s * 1_000,
             ready: VecDeque::new(),
             heartbeat_at: Instant::now() + engine.hub().settings().heartbeat,
@@ -96,10 +109,10 @@ impl Subscription {
             let snapshot = view.snapshot(now, ledger, health);
             (snapshot, marked(ledger.epoch(), mark), ledger.seq())
         });
-        (self.epoch, self.seq) = (epoch, seq);
-        self.ready = snapshot.into();
+        self.go_on_from(epoch, seq);
+        self.ready.clear();
         if let Some(reason) = unmet {
-            self.ready.push_front(Stamped {
+            self.ready.push_back(Ready::Own(Stamped {
                 seq,
                 at: now.wall,
                 event: StreamEvent::StreamResumed {
@@ -107,8 +120,14 @@ impl Subscription {
                     reason: reason.to_owned(),
                     from_seq: seq,
                 },
-            });
+            }));
         }
+        self.ready.extend(snapshot.into_iter().map(Ready::Own));
+    }
+
+    fn go_on_from(&mut self, epoch: String, seq: u64) {
+        self.places = Places::new(epoch.clone());
+        (self.epoch, self.seq) = (epoch, seq);
     }
 
     /// Goes on where the client left off, or says why that cannot be (EVT-14, EVT-15).
@@ -126,9 +145,8 @@ impl Subscription {
             }
             self.recall(now, job);
         }
-        self.epoch = epoch;
-        self.seq = past.upto;
-        self.ready.push_back(Stamped {
+        self.go_on_from(epoch, past.upto);
+        self.ready.push_back(Ready::Own(Stamped {
             seq: resume.after_seq,
             at: now.wall,
             event: StreamEvent::StreamResumed {
@@ -136,7 +154,7 @@ impl Subscription {
                 reason: String::new(),
                 from_seq: resume.after_seq,
             },
-        });
+        }));
         for change in past.changes {
             self.look_at(&change);
         }
@@ -164,15 +182,13 @@ impl Subscription {
         show(Arc::clone(job));
     }
 
-    /// The epoch whose seqs the events carry.
-    pub(crate) fn epoch(&self) -> &str {
-        &self.epoch
-    }
-
     /// The next event, or why there is none any more. Cancelling the call loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Stamped, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<Encoded, Refusal> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
+            if let Some(ready) = self.ready.pop_front() {
+                let Some(event) = self.encode(ready) else {
+                    continue;
+                };
                 self.heartbeat_at = Instant::now() + self.engine.hub().settings().heartbeat;
                 self.engine.hub().count_sent();
                 return Ok(event);
@@ -182,7 +198,8 @@ impl Subscription {
             let instant = Instant::now();
             // A step of the wall clock moves jobs into the window without a deadline of its own.
             if due.is_some_and(|due| due <= now.mono) || instant >= self.look_at {
-                self.ready.extend(self.view.on_time(now, self.seq));
+                let came = self.view.on_time(now, self.seq);
+                self.ready.extend(came.into_iter().map(Ready::Own));
                 self.look_at = instant + LOOK_MAX;
                 continue;
             }
@@ -190,7 +207,7 @@ impl Subscription {
             if let Some(due) = due {
                 wake = wake.min(self.engine.clock().instant(due));
             }
-            if self.protocol_minor > 0 {
+            if self.form.minor > 0 {
                 wake = wake.min(self.heartbeat_at);
             }
             // A heartbeat says that there was nothing else to send, so that is looked at first.
@@ -205,36 +222,47 @@ impl Subscription {
         }
     }
 
+    /// None for what the client's protocol does not have and for what the wire has no place for.
+    fn encode(&mut self, ready: Ready) -> Option<Encoded> {
+        let (seq, at, body) = match ready {
+            Ready::Told { seq, at, body } => (seq, at, body),
+            Ready::Own(Stamped { seq, at, event }) => {
+                if !self.form.takes(&event) {
+                    return None;
+                }
+                let body = encode_body(&event, seq, self.form)
+                    .inspect_err(|error| tracing::debug!(%error, seq, "an event is left out"));
+                (seq, at, body.ok()?)
+            }
+        };
+        let place = self.places.encode(seq, at);
+        Some(Encoded { body, place })
+    }
+
     fn beat(&mut self) {
-        if self.protocol_minor > 0 && Instant::now() >= self.heartbeat_at {
+        if self.form.minor > 0 && Instant::now() >= self.heartbeat_at {
             let now = self.engine.clock().now().wall;
-            self.ready.push_back(Stamped {
+            self.ready.push_back(Ready::Own(Stamped {
                 seq: self.seq,
                 at: now,
                 event: StreamEvent::Heartbeat { server_time: now },
-            });
+            }));
         }
     }
 
     fn take(&mut self, news: News) {
         match news {
-            News::Change(change) if change.seq > self.seq => {
-                self.seq = change.seq;
-                self.look_at(&change);
+            News::Change(news) => {
+                let (seq, at) = (news.change().seq, news.change().at);
+                if seq > self.seq {
+                    self.seq = seq;
+                    self.tell(at, &news);
+                }
             }
-            News::Change(_) => {}
             // Passed on without a number of its own, to those who want that kind.
-            News::Info(info) => self.look_at(&Change {
-                seq: self.seq,
-                at: self.engine.clock().now().wall,
-                what: What::Event(StreamEvent::JobInfo((*info).clone())),
-            }),
+            News::Info(news) => self.tell(self.engine.clock().now().wall, &news),
             // An entry has a number of its own, and what was missed is in GetAuditLog.
-            News::Audit(entry) => self.look_at(&Change {
-                seq: self.seq,
-                at: entry.at,
-                what: What::Event(StreamEvent::AuditAppended((*entry).clone())),
-            }),
+            News::Audit(news) => self.tell(news.change().at, &news),
             News::Lost { kind, count } => self.look_at(&Change {
                 seq: self.seq,
                 at: self.engine.clock().now().wall,
@@ -246,9 +274,18 @@ impl Subscription {
         }
     }
 
-    fn look_at(&mut self, change: &Change) {
+    /// Tells news as it is told to all who are told it alike.
+    fn tell(&mut self, at: Wall, news: &Shared) {
+        let now = self.engine.clock().now();
+        let body = news.tell(&mut self.view, now, self.form, self.engine.hub());
+        let seq = self.seq;
         self.ready
-            .extend(self.view.on_change(self.engine.clock().now(), change));
+            .extend(body.map(|body| Ready::Told { seq, at, body }));
+    }
+
+    fn look_at(&mut self, change: &Change) {
+        let event = self.view.on_change(self.engine.clock().now(), change);
+        self.ready.extend(event.map(Ready::Own));
     }
 
     fn end(&self, end: End) -> Refusal {

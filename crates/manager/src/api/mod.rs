@@ -15,6 +15,7 @@ mod member;
 mod pages;
 mod reads;
 mod register;
+mod routed;
 mod service;
 mod streams;
 
@@ -36,6 +37,7 @@ use crate::overrides::OverridesFile;
 pub(crate) use audit::Chain;
 pub(crate) use health::HealthApi;
 pub(crate) use logs::LogsApi;
+pub(crate) use routed::Routed;
 
 /// Trailer that names the revision of a mutating answer (CLUST-13).
 const REVISION_TRAILER: &str = "greenroom-revision";

@@ -1,4 +1,5 @@
-//! The service itself: one short method per RPC. Calls that are not here answer UNIMPLEMENTED.
+//! The service itself: one short method per RPC, but for EventStream, which is served beside it
+//! ([`super::routed`]). Calls that are not here answer UNIMPLEMENTED.
 
 use greenroom_proto::common::{JobId, NodeId};
 use greenroom_proto::convert::call::answer::Answer;
@@ -73,13 +74,6 @@ macro_rules! calls {
                 request: Request<pb::JobSearchRequest>,
             ) -> Result<Response<Streaming<pb::CurrentJob>>, Status> {
                 self.search(request).map(Response::new)
-            }
-
-            async fn event_stream(
-                &self,
-                request: Request<pb::EventStreamRequest>,
-            ) -> Result<Response<Streaming<pb::EventStreamEvent>>, Status> {
-                self.events(request).map(Response::new)
             }
 
             async fn list_nodes(

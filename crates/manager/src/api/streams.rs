@@ -8,10 +8,10 @@ use greenroom_proto::convert::call::search::{self, DateMatch, IdMatch, TagMatch}
 use greenroom_proto::convert::call::{FoundJob, PROTOCOL_MAJOR, PROTOCOL_MINOR, refuse};
 use greenroom_proto::convert::common::write_time;
 use greenroom_proto::convert::refusal::write_refusal;
-use greenroom_proto::convert::stream::{self, Form};
+use greenroom_proto::convert::stream::{Encoded, Form};
 use greenroom_proto::manager::norsk_status_event::Message as StatusMessage;
 use greenroom_proto::manager::{
-    CurrentJob, EventStreamEvent, EventStreamRequest, Hello, JobSearchRequest, NorskStatusEvent,
+    CurrentJob, EventStreamRequest, Hello, JobSearchRequest, NorskStatusEvent,
 };
 use greenroom_types::node::InstanceState;
 use tokio::sync::broadcast::error::RecvError;
@@ -125,7 +125,7 @@ impl ManagerApi {
     pub(super) fn events(
         &self,
         request: Request<EventStreamRequest>,
-    ) -> Result<Streaming<EventStreamEvent>, Status> {
+    ) -> Result<Streaming<Encoded>, Status> {
         self.caller(&request)?;
         let request = request.into_inner();
         let form = Form::asked(&request);
@@ -139,17 +139,12 @@ impl ManagerApi {
             epoch: resume.epoch,
             after_seq: resume.after_seq,
         });
-        let mut subscription = Subscription::begin(self.engine(), wish, resume)
+        let mut subscription = Subscription::begin(self.engine(), form, wish, resume)
             .map_err(|refusal| write_refusal(&refusal))?;
         Ok(Box::pin(async_stream::stream! {
             loop {
                 match subscription.next().await {
-                    Ok(stamped) => match stream::write(subscription.epoch(), &stamped, form) {
-                        Ok(event) => yield Ok(event),
-                        Err(error) => {
-                            tracing::debug!(%error, seq = stamped.seq, "an event is left out");
-                        }
-                    },
+                    Ok(event) => yield Ok(event),
                     Err(refusal) => {
                         yield Err(write_refusal(&refusal));
                         return;

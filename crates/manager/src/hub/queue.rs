@@ -4,24 +4,23 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use greenroom_ledger::{Change, What, audit_weight};
+use greenroom_ledger::{Change, What};
 use greenroom_types::NodeId;
-use greenroom_types::call::AuditEntry;
-use greenroom_types::job::JobInfo;
 use greenroom_types::stream::StreamEvent;
 use tokio::sync::Notify;
 
+use super::Shared;
 use crate::settings::EventSettings;
 
 /// News for one subscriber.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
     /// A committed change.
-    Change(Arc<Change>),
+    Change(Arc<Shared>),
     /// News of an instance, passed on (EVT-09).
-    Info(Arc<JobInfo>),
+    Info(Arc<Shared>),
     /// An audit entry (AUDIT-09).
-    Audit(Arc<AuditEntry>),
+    Audit(Arc<Shared>),
     /// So many pieces of that kind were dropped (EVT-12).
     Lost { kind: &'static str, count: u64 },
 }
@@ -60,8 +59,17 @@ struct Waiting {
     end: Option<End>,
 }
 
-/// Rough size of a piece of news of an instance.
-const INFO_BYTES: usize = 500;
+// === impl News ===
+
+impl News {
+    /// Roughly how many bytes it keeps alive.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Change(news) | Self::Info(news) | Self::Audit(news) => news.weight(),
+            Self::Lost { .. } => 0,
+        }
+    }
+}
 
 // === impl Queue ===
 
@@ -99,7 +107,7 @@ impl Queue {
         self.lock().full
     }
 
-    pub(super) fn push_all(&self, changes: &[Arc<Change>]) {
+    pub(super) fn push_all(&self, changes: &[Arc<Shared>]) {
         let mut waiting = self.lock();
         for change in changes {
             if waiting.end.is_some() {
@@ -111,7 +119,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    pub(super) fn push_info(&self, info: Arc<JobInfo>) {
+    pub(super) fn push_info(&self, info: Arc<Shared>) {
         let mut waiting = self.lock();
         if waiting.end.is_some() {
             return;
@@ -119,20 +127,19 @@ impl Queue {
         if waiting.is_crowded() {
             waiting.lost_info += 1;
         } else {
-            let place = waiting.put(News::Info(info), INFO_BYTES);
+            let place = waiting.put(News::Info(info));
             waiting.infos.push_back(place);
         }
         drop(waiting);
         self.filled.notify_one();
     }
 
-    pub(super) fn push_audit(&self, entry: Arc<AuditEntry>) {
+    pub(super) fn push_audit(&self, entry: Arc<Shared>) {
         let mut waiting = self.lock();
         if waiting.end.is_some() {
             return;
         }
-        let bytes = audit_weight(&entry);
-        waiting.put(News::Audit(entry), bytes);
+        waiting.put(News::Audit(entry));
         waiting.check_limits();
         drop(waiting);
         self.filled.notify_one();
@@ -167,25 +174,21 @@ impl Waiting {
         self.full >= self.limits.queue_events / 2 || self.bytes >= self.limits.queue_bytes / 2
     }
 
-    fn push(&mut self, change: &Arc<Change>) {
+    fn push(&mut self, change: &Arc<Shared>) {
         while self.is_crowded()
             && let Some(oldest) = self.infos.pop_front()
         {
-            self.clear(oldest, INFO_BYTES);
+            self.clear(oldest);
             self.lost_info += 1;
         }
-        let picture = pictured(change);
+        let picture = pictured(change.change());
         if let Some(node_id) = picture
             && self.is_crowded()
             && let Some(older) = self.pictures.remove(node_id)
         {
-            let bytes = match self.at(older) {
-                Some(News::Change(older)) => weight(older),
-                _ => 0,
-            };
-            self.clear(older, bytes);
+            self.clear(older);
         }
-        let place = self.put(News::Change(Arc::clone(change)), weight(change));
+        let place = self.put(News::Change(Arc::clone(change)));
         if let Some(node_id) = picture {
             self.pictures.insert(node_id.clone(), place);
         }
@@ -198,29 +201,24 @@ impl Waiting {
         }
     }
 
-    fn put(&mut self, news: News, bytes: usize) -> u64 {
+    fn put(&mut self, news: News) -> u64 {
         if self.places.len() > 2 * self.full + 64 {
             self.close_gaps();
         }
-        self.places.push_back(Some(news));
         self.full += 1;
-        self.bytes += bytes;
+        self.bytes += news.weight();
+        self.places.push_back(Some(news));
         self.first + self.places.len() as u64 - 1
     }
 
-    fn at(&self, place: u64) -> Option<&News> {
-        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
-        self.places.get(index)?.as_ref()
-    }
-
-    fn clear(&mut self, place: u64, bytes: usize) {
+    fn clear(&mut self, place: u64) {
         let index = place
             .checked_sub(self.first)
             .and_then(|index| usize::try_from(index).ok());
         let there = index.and_then(|index| self.places.get_mut(index));
-        if there.is_some_and(|place| place.take().is_some()) {
+        if let Some(news) = there.and_then(Option::take) {
             self.full -= 1;
-            self.bytes -= bytes;
+            self.bytes -= news.weight();
         }
     }
 
@@ -233,7 +231,7 @@ impl Waiting {
             match news {
                 Some(News::Info(_)) => self.infos.push_back(place),
                 Some(News::Change(change)) => {
-                    if let Some(node_id) = pictured(change) {
+                    if let Some(node_id) = pictured(change.change()) {
                         self.pictures.insert(node_id.clone(), place);
                     }
                 }
@@ -264,21 +262,19 @@ impl Waiting {
             self.first += 1;
             let Some(news) = place else { continue };
             self.full -= 1;
+            self.bytes -= news.weight();
             match &news {
                 News::Change(change) => {
-                    self.bytes -= weight(change);
-                    if let Some(node_id) = pictured(change)
+                    if let Some(node_id) = pictured(change.change())
                         && self.pictures.get(node_id) == Some(&number)
                     {
                         self.pictures.remove(node_id);
                     }
                 }
                 News::Info(_) => {
-                    self.bytes -= INFO_BYTES;
                     self.infos.pop_front();
                 }
-                News::Audit(entry) => self.bytes -= audit_weight(entry),
-                News::Lost { .. } => {}
+                News::Audit(_) | News::Lost { .. } => {}
             }
             return Some(Ok(news));
         }
@@ -290,28 +286,5 @@ fn pictured(change: &Change) -> Option<&NodeId> {
     match &change.what {
         What::Event(StreamEvent::NodeInventoryUpdated { node_id, .. }) => Some(node_id),
         _ => None,
-    }
-}
-
-/// Roughly how many bytes a change keeps alive, for the bounds on what waits and what is held.
-pub(super) fn weight(change: &Change) -> usize {
-    const ENTRY: usize = 200;
-    match &change.what {
-        What::Job(view) => {
-            let texts: usize = view
-                .job
-                .services
-                .iter()
-                .map(|service| 500 + service.configuration.len())
-                .sum();
-            let job = &view.job;
-            1_000 + texts + job.manager_configuration.len() + view.history.len() * ENTRY
-        }
-        What::JobDeleted(_) => ENTRY,
-        What::Event(StreamEvent::BundleUpdated(bundle)) => 500 + bundle.bundle.jobs.len() * 1_000,
-        What::Event(StreamEvent::NodeInventoryUpdated { inventory, .. }) => {
-            1_000 + (inventory.assigned_jobs.len() + inventory.held_images.len()) * ENTRY
-        }
-        What::Event(_) => 500,
     }
 }

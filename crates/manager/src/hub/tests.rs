@@ -50,7 +50,7 @@ fn waiting(queue: &Queue) -> Vec<u64> {
     std::iter::from_fn(|| queue.try_next())
         .map_while(Result::ok)
         .filter_map(|news| match news {
-            News::Change(change) => Some(change.seq),
+            News::Change(news) => Some(news.change().seq),
             _ => None,
         })
         .collect()
@@ -242,7 +242,7 @@ fn the_jobs_of_a_resume_are_those_of_the_seq_at_which_the_client_left_off() {
     assert_eq!(hub.past(12).unwrap().upto, 14);
 }
 
-fn info() -> JobInfo {
+pub(super) fn info() -> JobInfo {
     JobInfo {
         key: greenroom_types::node::InstanceKey::default(),
         start_id: greenroom_types::StartId::default(),
@@ -327,7 +327,7 @@ fn a_change_is_one_for_all_subscribers_and_who_reads_nothing_costs_the_others_no
     let [stalled, readers @ ..] = std::array::from_fn::<_, 33, _>(|_| hub.subscribe().unwrap());
     for seq in 1..=100 {
         hub.publish(vec![stopped(seq)]);
-        let told: Vec<Arc<Change>> = readers
+        let told: Vec<Arc<Shared>> = readers
             .iter()
             .map(|queue| match queue.try_next() {
                 Some(Ok(News::Change(change))) => change,
@@ -336,7 +336,7 @@ fn a_change_is_one_for_all_subscribers_and_who_reads_nothing_costs_the_others_no
             .collect();
         assert!(
             told.iter()
-                .all(|it| it.seq == seq && Arc::ptr_eq(it, &told[0]))
+                .all(|it| it.change().seq == seq && Arc::ptr_eq(it, &told[0]))
         );
     }
     assert!(readers.iter().all(|queue| queue.try_next().is_none()));

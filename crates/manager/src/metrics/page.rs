@@ -75,6 +75,12 @@ pub(super) fn write(engine: &Engine, tally: &Tally) -> String {
             hub.sent() as f64,
         ),
         (
+            "greenroom_events_encoded_total",
+            Kind::Counter,
+            "News encoded for streams, once for all that show it alike; without snapshots.",
+            hub.encoded() as f64,
+        ),
+        (
             "greenroom_subscribers",
             Kind::Gauge,
             "Open event streams.",

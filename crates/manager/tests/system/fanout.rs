@@ -1,6 +1,7 @@
 //! Many events, slow readers, many changes to one thing: everybody sees one order (EVT, JOB-33).
 
 use greenroom_sdk::proto::convert::refusal::read_refusal;
+use greenroom_sdk::proto::manager::EventStreamRequest;
 use greenroom_sdk::types::call::Detail;
 use greenroom_sdk::types::job::{Job, JobWithHistory};
 use greenroom_sdk::types::stream::StreamEvent;
@@ -9,6 +10,7 @@ use tonic::Code;
 
 use super::events::{Raw, asked, gapless, is_heartbeat, resumed};
 use super::history;
+use super::metrics::{anywhere, samples};
 
 /// Changes of many jobs in few commits: each bundle comes and goes with all of its own.
 async fn flood(client: &greenroom_sdk::Client, rounds: usize) {
@@ -72,6 +74,70 @@ async fn of_twenty_thousand_events_who_reads_has_all_and_who_stalls_goes_on_wher
         seen.len(),
         seen.first()
     );
+}
+
+// spec: PERF-11
+#[tokio::test]
+async fn of_thirty_two_streams_beside_one_that_reads_nothing_one_encodes_for_all() {
+    let manager = TestManager::start_with(anywhere).await;
+    let client = manager.client().await;
+    client
+        .create_bundle(bundle("before", &["j"]))
+        .await
+        .unwrap();
+    let mut silent = Raw::open(&manager.client().await, asked(10)).await;
+    silent.snapshot().await;
+    let mut streams = Vec::new();
+    for _ in 0..32 {
+        let mut stream = Raw::open(&manager.client().await, asked(10)).await;
+        stream.snapshot().await;
+        streams.push(stream);
+    }
+    let before = samples(&manager).await;
+    let begun_at = silent.seq;
+    flood(&client, 2).await;
+    client.create_job(job("last")).await.unwrap();
+    let mut told = 0;
+    for stream in &mut streams {
+        let seqs = stream.until_job("last").await;
+        told += seqs.len();
+        assert_eq!(seqs, (begun_at + 1..=stream.seq).collect::<Vec<_>>());
+    }
+    let after = samples(&manager).await;
+    let more = |name: &str| after[name] - before[name];
+    let changes = more("greenroom_event_seq");
+    assert_eq!(told as f64, 32.0 * changes);
+    assert!(more("greenroom_events_sent_total") >= 32.0 * changes);
+    assert_eq!(more("greenroom_events_encoded_total"), changes);
+
+    // A client of the published package and one with a limit of history add what they show otherwise.
+    let published = Raw::open(&manager.client().await, asked(0)).await;
+    let limited = EventStreamRequest {
+        history_limit: Some(1),
+        ..asked(10)
+    };
+    let limited = Raw::open(&manager.client().await, limited).await;
+    let mut others = [published, limited];
+    for other in &mut others {
+        other.snapshot().await;
+    }
+    let described = Job {
+        description: "told".to_owned(),
+        ..job("last")
+    };
+    client.update_job(described, 0).await.unwrap();
+    for stream in streams.iter_mut().chain(&mut others) {
+        while stream.mirror.jobs["last"].job.description != "told" {
+            stream.next().await;
+        }
+    }
+    let last = samples(&manager).await;
+    let more = |name: &str| last[name] - after[name];
+    assert_eq!(
+        more("greenroom_events_encoded_total"),
+        3.0 * more("greenroom_event_seq")
+    );
+    drop(silent);
 }
 
 // spec: EVT-19

@@ -19,7 +19,7 @@ fn at(listen: SocketAddr, is_default: bool) -> MetricsSettings {
     MetricsSettings { listen, is_default }
 }
 
-fn anywhere(settings: &mut Settings) {
+pub(crate) fn anywhere(settings: &mut Settings) {
     settings.metrics = Some(at("127.0.0.1:0".parse().unwrap(), false));
 }
 
@@ -35,7 +35,7 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status.parse().expect("a number"), body.to_owned())
 }
 
-async fn samples(manager: &TestManager) -> BTreeMap<String, f64> {
+pub(crate) async fn samples(manager: &TestManager) -> BTreeMap<String, f64> {
     let address = manager.running().metrics_address().expect("an address");
     let (status, body) = get(address, "/metrics").await;
     assert_eq!(status, 200);
