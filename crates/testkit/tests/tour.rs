@@ -295,7 +295,16 @@ async fn every_method_is_called_once_against_a_manager_in_this_process() {
     fleet(&client).await;
     the_rest(&client).await;
 
-    let counted = counted(server.manager()).await;
+    // A stream counts when the Manager has seen its end.
+    let ended = async {
+        loop {
+            let counted = counted(server.manager()).await;
+            if counted.contains_key("EventStream") {
+                return counted;
+            }
+        }
+    };
+    let counted = within("the end of the event stream", ended).await;
     for (method, minor) in greenroom_sdk::proto::convert::call::calls() {
         let is_called = counted.contains_key(method) || NO_METHOD.contains(&method);
         assert!(
