@@ -20,8 +20,6 @@ pub(crate) const KEY: &str = "acts";
 const VERSION: u64 = 1;
 /// Longest value; the Manager takes no longer one (KV-06). Some ten thousand cordons.
 const BYTES_MAX: usize = 1024 * 1024;
-/// Writes without an answer that are remembered; the newest.
-const UNANSWERED_MAX: usize = 8;
 /// A write that failed is tried again after this.
 pub(crate) const AGAIN: Millis = Millis(5_000);
 
@@ -41,8 +39,8 @@ pub(crate) struct Keeper {
     under_way: Option<(Acts, u64)>,
     /// It is written even if nothing in it is new.
     claim: bool,
-    /// Sent, and not answered as done: they may stand there.
-    unanswered: Vec<Acts>,
+    /// Something was sent and not answered as done since: it may stand there.
+    in_doubt: bool,
     /// What an instance before wanted and could not have kept, until the policy says anew what it wants.
     handed_on: Option<Unkept>,
     waiting: Vec<Waiting>,
@@ -63,8 +61,7 @@ pub(crate) struct Unkept {
 
 impl Unkept {
     /// What counts, where this is read at the Manager: what was wanted here, unless somebody else wrote
-    /// there meanwhile.
-    /// What it says is no sign of that: another one may have come back to the same.
+    /// there meanwhile. What it says is no sign of that: another one may have come back to the same.
     pub(crate) fn over(&self, read: Acts, revision: u64, by: &str) -> Acts {
         if revision == self.revision || by == self.by {
             return self.wanted.clone();
@@ -119,7 +116,7 @@ impl Keeper {
         if let Some(handed_on) = &self.handed_on {
             return Some(handed_on.clone());
         }
-        if self.is_settled() || self.wanted == self.kept && self.unanswered.is_empty() {
+        if self.is_settled() || self.wanted == self.kept && !self.in_doubt {
             return None;
         }
         Some(Unkept {
@@ -163,7 +160,7 @@ impl Keeper {
             return None;
         }
         // What was sent without an answer may stand there all the same.
-        if self.wanted == self.kept && !self.claim && self.unanswered.is_empty() {
+        if self.wanted == self.kept && !self.claim && !self.in_doubt {
             self.settle(self.news);
             return None;
         }
@@ -177,12 +174,7 @@ impl Keeper {
             self.refuse(&why);
             return None;
         }
-        if self.unanswered.last() != Some(&self.wanted) {
-            self.unanswered.push(self.wanted.clone());
-        }
-        if self.unanswered.len() > UNANSWERED_MAX {
-            self.unanswered.remove(0);
-        }
+        self.in_doubt = true;
         self.under_way = Some((self.wanted.clone(), self.news));
         Some(Write {
             value,
@@ -198,7 +190,7 @@ impl Keeper {
         match result {
             Ok(revision) => {
                 self.kept = acts;
-                self.unanswered.clear();
+                self.in_doubt = false;
                 self.revision = revision;
                 self.claim = false;
                 self.settle(news);
