@@ -1,5 +1,7 @@
 //! Changes of what each client has one of, and which calls the harness makes at all.
 
+use std::collections::BTreeSet;
+
 use greenroom_sdk::types::call::Call;
 use greenroom_sdk::types::discovery::DiscoveryFleet;
 use greenroom_sdk::types::job::Job;
@@ -132,8 +134,7 @@ const MADE: &[&str] = &[
 ];
 
 /// Those that were never acknowledged: what the harness says of them it did not see.
-pub(super) fn unseen<'a>(seen: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
-    let seen: Vec<&str> = seen.collect();
+pub(super) fn unseen(seen: &BTreeSet<&str>) -> Vec<&'static str> {
     let unseen = MADE.iter().filter(|name| !seen.contains(*name));
     unseen.copied().collect()
 }
@@ -237,8 +238,6 @@ pub(super) fn of_single(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     // spec: API-05, STORE-02

@@ -1,6 +1,7 @@
 //! One client of the load: its objects, and what may stand in the Manager for each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -14,6 +15,7 @@ use greenroom_sdk::{CallOptions, Client, Error, Token};
 use greenroom_testkit::FakeWorker;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::sync::watch;
 
 use super::change;
 use super::daemon::connect;
@@ -63,6 +65,9 @@ pub(super) enum Object {
     Pause,
 }
 
+/// Names of the calls that were acknowledged to any client.
+pub(super) type Seen = watch::Sender<BTreeSet<&'static str>>;
+
 /// A client and what it knows.
 pub(crate) struct Load {
     number: usize,
@@ -74,8 +79,7 @@ pub(crate) struct Load {
     doomed: BTreeSet<BundleId>,
     /// The greatest fencing numbers seen.
     fences: BTreeMap<JobId, u64>,
-    /// How often each call was acknowledged.
-    pub(crate) acknowledged: BTreeMap<&'static str, u64>,
+    seen: Arc<Seen>,
     /// The worker of [`Object::Worker`].
     worker: Option<FakeWorker>,
 }
@@ -83,7 +87,7 @@ pub(crate) struct Load {
 // === impl Load ===
 
 impl Load {
-    pub(crate) fn new(number: usize, seed: u64) -> Self {
+    pub(crate) fn new(number: usize, seed: u64, seen: &Arc<Seen>) -> Self {
         let mut may_be = BTreeMap::new();
         for object in 0..OBJECTS {
             may_be.insert(
@@ -127,7 +131,7 @@ impl Load {
             may_be,
             doomed: BTreeSet::new(),
             fences: BTreeMap::new(),
-            acknowledged: BTreeMap::new(),
+            seen: Arc::clone(seen),
             worker: None,
         }
     }
@@ -199,7 +203,7 @@ impl Load {
         }
         let answer = client.call_with(call, options).await;
         if answer.is_ok() {
-            *self.acknowledged.entry(name).or_default() += 1;
+            self.seen.send_if_modified(|seen| seen.insert(name));
         }
         match answer {
             Ok(_) if dooms.is_some() => Ok(true),

@@ -9,6 +9,7 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -52,7 +53,8 @@ struct Calling {
 
 impl Calling {
     fn new(plan: &Plan) -> Self {
-        let load = |number| Load::new(number, plan.seed);
+        let seen = Arc::default();
+        let load = |number| Load::new(number, plan.seed, &seen);
         Self {
             loads: (0..plan.clients).map(load).collect(),
             acknowledged: 0,
