@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::RunError;
+use crate::error::{EndError, RunError};
 use crate::handle::AutoManager;
 use crate::run::address;
 use crate::seat::hold::Contender;
@@ -228,13 +228,20 @@ impl Supervisor {
     }
 
     /// Resolves when the loop is over.
-    pub async fn stopped(&mut self) {
-        if let Some(task) = &mut self.task {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "the supervising loop broke");
-            }
-            self.task = None;
-        }
+    ///
+    /// # Errors
+    /// [`EndError::Broken`] where it broke on a fault of its own: nothing decides any more, and a seat is
+    /// left to run out. Whoever runs this process should end it, so that another is started.
+    pub async fn stopped(&mut self) -> Result<(), EndError> {
+        let Some(task) = &mut self.task else {
+            return Ok(());
+        };
+        let ended = task.await;
+        self.task = None;
+        ended.map_err(|error| {
+            tracing::error!(%error, "the supervising loop broke");
+            EndError::Broken
+        })
     }
 }
 

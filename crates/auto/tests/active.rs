@@ -2,15 +2,18 @@
 //! killed or held up as a process is, against a real Manager with a worker that runs nothing.
 //! What an operator told the one that acts holds for the next (ACTS).
 
-use std::sync::mpsc;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use greenroom_auto::policy::drain::{DrainOptions, DrainPhase};
 use greenroom_auto::{
-    AutoManager, Current, Holder, Seat, SeatSettings, Settings, Supervisor, supervise_seated,
+    AutoManager, Clock, Current, EndError, Holder, Seat, SeatSettings, Settings, Supervisor,
+    SystemClock, supervise_seated,
 };
 use greenroom_sdk::types::inventory::NodeInventory;
 use greenroom_sdk::types::kv::{KvCommit, KvWrite};
-use greenroom_sdk::types::{Millis, NodeId};
+use greenroom_sdk::types::{Millis, Mono, NodeId, Now};
 use greenroom_testkit::{BOUND, FakeWorker, TestManager, bundle, within};
 use tokio::runtime::Runtime;
 
@@ -33,6 +36,16 @@ impl Plane {
         name: &str,
         change: impl FnOnce(&mut serde_json::Value),
     ) -> Self {
+        Self::on(Arc::new(SystemClock::new()), manager, name, change)
+    }
+
+    /// The same on another clock.
+    fn on(
+        clock: Arc<dyn Clock>,
+        manager: &TestManager,
+        name: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -51,7 +64,9 @@ impl Plane {
             url: format!("http://{name}"),
         };
         let entered = runtime.enter();
-        let supervisor = supervise_seated(Settings::new(tree), seat).unwrap();
+        let mut settings = Settings::new(tree);
+        settings.clock = clock;
+        let supervisor = supervise_seated(settings, seat).unwrap();
         drop(entered);
         Self {
             current: supervisor.current(),
@@ -124,6 +139,23 @@ impl Plane {
     }
 }
 
+/// A clock that breaks, and with it whoever reads it.
+struct Brittle {
+    clock: SystemClock,
+    is_broken: AtomicBool,
+}
+
+impl Clock for Brittle {
+    fn now(&self) -> Now {
+        assert!(!self.is_broken.load(Ordering::Relaxed), "the clock broke");
+        self.clock.now()
+    }
+
+    fn sleep_until(&self, at: Mono) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.clock.sleep_until(at)
+    }
+}
+
 async fn worker(manager: &TestManager) -> FakeWorker {
     worker_named(manager, "studio").await.1
 }
@@ -174,6 +206,34 @@ async fn a_standby_acts_after_the_active_ones_death() {
             .count()
     };
     assert_eq!((starts("early.0.a"), starts("late.0.a")), (1, 1));
+    two.end().await;
+}
+
+// spec: ACTIVE-08
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_broke_says_so_and_another_takes_the_seat() {
+    let manager = TestManager::start().await;
+    let clock = Arc::new(Brittle {
+        clock: SystemClock::new(),
+        is_broken: AtomicBool::new(false),
+    });
+    let mut one = Plane::on(
+        Arc::clone(&clock) as Arc<dyn Clock>,
+        &manager,
+        "one",
+        |_| {},
+    );
+    one.until_active().await;
+    let mut two = Plane::start(&manager, "two");
+    two.until_behind("one").await;
+
+    clock.is_broken.store(true, Ordering::Relaxed);
+    let mut supervisor = one.supervisor.take().unwrap();
+    let ended = one.runtime.spawn(async move { supervisor.stopped().await });
+    let ended = within("the end of the loop", ended).await.unwrap();
+    assert_eq!(ended, Err(EndError::Broken));
+    assert_eq!(two.until_active().await, 2);
+    one.end().await;
     two.end().await;
 }
 

@@ -148,6 +148,16 @@ impl Control {
         self.supervisor.current().next_live(None).await
     }
 
+    /// Resolves when it decides no more without having been told to stop: a failure, as what runs and
+    /// does not act would keep its supervisor from starting another.
+    pub(crate) async fn ended(&mut self) -> Failure {
+        let why = match self.supervisor.stopped().await {
+            Ok(()) => "somebody closed it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Failure::failed(format!("the control plane ended: {why}"))
+    }
+
     pub(crate) async fn stop(self) {
         self.supervisor.stop().await;
         let _ = self.close.send(());
@@ -295,10 +305,20 @@ impl System {
     }
 
     /// Starts workers again that end by themselves, as a machine's service manager would. Its jobs
-    /// run on meanwhile, and the new worker takes them on. Resolves when one cannot be started.
+    /// run on meanwhile, and the new worker takes them on. Resolves when one cannot be started, or when
+    /// the control plane ends.
     pub(crate) async fn keep_workers(&mut self) -> Failure {
         loop {
-            let (at, how) = first_ended(&mut self.workers).await;
+            let control = async {
+                match &mut self.control {
+                    Some(control) => control.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let (at, how) = tokio::select! {
+                ended = first_ended(&mut self.workers) => ended,
+                failure = control => return failure,
+            };
             let number = self.workers[at].number;
             say(&format!(
                 "worker-{number} ended ({how}); it is started again"

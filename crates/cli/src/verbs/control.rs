@@ -320,16 +320,17 @@ impl Run {
         let mut hangup = Hangup::install()?;
         let listener = local::Control::bind(self.listen, "--listen").await?;
         let seat = seat(self.name, local::address_of(&listener)?);
-        let control = local::Control::start(tree, access, listener, Some(seat))?;
+        let mut control = local::Control::start(tree, access, listener, Some(seat))?;
         let address = control.address().to_string();
         let told = serde_json::json!({"event": "listening", "address": address});
-        let told = Output { json: self.json }
+        let mut told = Output { json: self.json }
             .either(&told, || format!("control plane serves at {address}"));
         if told.is_ok() {
             // One that just dies leaves the seat to run out, and migrations as they stand (LIFE-03).
             tokio::select! {
                 () = signals.recv() => {}
                 () = hangup.recv() => {}
+                failure = control.ended() => told = Err(failure),
             }
         }
         control.stop().await;
