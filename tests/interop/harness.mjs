@@ -14,6 +14,9 @@ export const pb = require("@norskvideo/norsk-api/lib/manager_pb.js");
 export const common = require("@norskvideo/norsk-api/lib/shared/common_pb.js");
 export const error = require("@norskvideo/norsk-api/lib/shared/error_pb.js");
 export const { Empty, Timestamp } = require("@bufbuild/protobuf");
+const workerPb = require("@norskvideo/norsk-api/lib/worker_pb.js");
+const { WorkerService } = require("@norskvideo/norsk-api/lib/worker_grpc_pb.js");
+export const worker = { pb: workerPb, WorkerService };
 const { ManagerClient } = require("@norskvideo/norsk-api/lib/manager_grpc_pb.js");
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -35,16 +38,28 @@ function launch(args) {
 }
 
 /** A Manager on a free port, with its client; `worker(name)` adds a worker on the process runtime. */
-export async function start() {
+export async function start(settings) {
   const folder = mkdtempSync(join(tmpdir(), "greenroom-interop-"));
   const parts = [];
-  let manager = launch(["manager", "--data-dir", join(folder, "manager"), "--listen", "127.0.0.1:0", "--json"]);
+  const args = ["manager", "--data-dir", join(folder, "manager"), "--listen", "127.0.0.1:0", "--json"];
+  if (settings) {
+    writeFileSync(join(folder, "manager.yaml"), JSON.stringify(settings));
+    args.push("--config", join(folder, "manager.yaml"));
+  }
+  let manager = launch(args);
   parts.push(manager);
   const { address } = await manager.ready;
   const client = new ManagerClient(address, grpc.credentials.createInsecure());
 
   async function greenroom(...args) {
     const { stdout } = await promisify(execFile)(binary, [...args, "--manager", `http://${address}`, "--json"]);
+    return stdout.trim() === "" ? null : JSON.parse(stdout);
+  }
+
+  /** Any call by its name, also one that the package does not know. */
+  async function ctl(name, request) {
+    const args = ["ctl", name, "--json", JSON.stringify(request), "--show-secrets", "--manager", `http://${address}`];
+    const { stdout } = await promisify(execFile)(binary, args);
     return stdout.trim() === "" ? null : JSON.parse(stdout);
   }
 
@@ -68,7 +83,7 @@ export async function start() {
     rmSync(folder, { recursive: true, force: true });
   }
 
-  return { client, address, greenroom, worker, stop };
+  return { client, address, greenroom, ctl, worker, stop };
 }
 
 /** A unary call as a promise; a refusal rejects with the published error, reason and details read. */

@@ -146,6 +146,21 @@ impl NodeKey {
         self.verify(binding, &["worker", node_id.as_str(), &proof.nonce], mac)
     }
 
+    /// Checks the secret of a worker of the published protocol, which says the key's hexadecimal text as it
+    /// is (WORK-04). The time that it takes does not tell how much of it was right.
+    pub fn check_published(&self, secret: &str) -> Result<(), ProofError> {
+        let said = unhex(secret).ok_or(ProofError::Malformed)?;
+        let mac = |bytes: &[u8]| {
+            let mut mac = self.keyed(&Binding::default(), &["published"]);
+            mac.update(bytes);
+            mac
+        };
+        let expected = mac(&self.0).finalize().into_bytes();
+        mac(&said)
+            .verify_slice(&expected)
+            .map_err(|_| ProofError::WrongKey)
+    }
+
     fn keyed(&self, binding: &Binding, words: &[&str]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any key length is allowed");
         mac.update(binding);
@@ -202,6 +217,22 @@ mod tests {
 
     const HERE: Binding = [1; 32];
     const ELSEWHERE: Binding = [2; 32];
+
+    // spec: WORK-04
+    #[test]
+    fn a_worker_of_the_published_protocol_says_the_key_itself() {
+        let (key, other) = (NodeKey::generate(), NodeKey::generate());
+        assert_eq!(key.check_published(&key.to_hex()), Ok(()));
+        for (secret, error) in [
+            (other.to_hex(), ProofError::WrongKey),
+            (key.to_hex()[..62].to_owned(), ProofError::WrongKey),
+            (String::new(), ProofError::WrongKey),
+            ("secret".to_owned(), ProofError::Malformed),
+            (format!("v1:{}", key.to_hex()), ProofError::Malformed),
+        ] {
+            assert_eq!(key.check_published(&secret), Err(error), "{secret:?}");
+        }
+    }
 
     // spec: SEC-05
     #[test]

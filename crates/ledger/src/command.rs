@@ -145,7 +145,8 @@ pub struct Register {
     pub address: String,
     /// Machine that the slot is bound to at first use.
     pub machine_id: String,
-    /// Public key that the slot is bound to at first use, in the caller's encoding.
+    /// Public key that the slot is bound to at first use, in the caller's encoding; empty for a worker of
+    /// the published protocol (WORK-04).
     pub public_key: String,
     /// Key material for the slot, made by the proposer; kept at first use, ignored at a repeat.
     /// Secret, opaque to the state machine.

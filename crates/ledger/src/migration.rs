@@ -112,6 +112,7 @@ impl Ledger {
                 format!("job {:?} is not declared with handover", key.job_id),
             ));
         }
+        self.check_knows_more(&live.node_id, "migrations")?;
         let heard = self
             .nodes
             .get(&live.node_id)
@@ -177,6 +178,13 @@ impl Ledger {
         migration_id: &MigrationId,
         reason: &str,
     ) -> bool {
+        let Some(instance) = self.instances.get(start_id) else {
+            return false;
+        };
+        // Its worker has no word for it, and no migration either.
+        if self.is_published(&instance.node_id) {
+            return false;
+        }
         let Some(instance) = self.instances.get_mut(start_id) else {
             return false;
         };

@@ -45,6 +45,7 @@ impl Ledger {
             )
             .with("path", format!("image_refs[{index}]")));
         }
+        self.check_knows_more(node_id, "images ahead of a job")?;
         let node = self
             .nodes
             .get_mut(node_id)

@@ -110,7 +110,6 @@ impl Ledger {
         required("token", &register.token)?;
         required("listen_address", &register.address)?;
         required("machine_id", &register.machine_id)?;
-        required("public_key", &register.public_key)?;
         // One answer for unknown, used elsewhere and void: there is nothing to probe (DECM-19).
         let refused = || {
             Refusal::new(

@@ -227,7 +227,7 @@ pub struct Slot {
     pub token_used: bool,
     /// Machine the slot is bound to.
     pub machine_id: String,
-    /// Key the slot is bound to.
+    /// Key the slot is bound to; empty for a worker of the published protocol (WORK-04).
     pub public_key: String,
     /// Key material of the first use. Secret.
     pub key: String,

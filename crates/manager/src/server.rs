@@ -239,6 +239,7 @@ pub async fn start(settings: Settings, status_log: StatusLog) -> Result<Running,
         boot: boot.clone(),
         cluster_log: Arc::clone(&cluster_log),
         acknowledge: settings.links.acknowledge,
+        allow_published: settings.links.allow_published,
     };
     let api = ManagerApi::new(engine.clone(), beside);
     let service = Routed::new(api, MESSAGE_MAX);

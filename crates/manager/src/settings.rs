@@ -143,6 +143,8 @@ pub struct LinkSettings {
     pub queue: usize,
     /// A flip of the discovery secret waits this long for workers to say that they have it (DISC-06).
     pub acknowledge: Duration,
+    /// Workers of the published protocol are served, in the clear (WORK-04).
+    pub allow_published: bool,
 }
 
 /// Event fan-out.
@@ -227,6 +229,7 @@ impl Default for LinkSettings {
             hello: Duration::from_secs(40),
             queue: 10_000,
             acknowledge: Duration::from_secs(5),
+            allow_published: false,
         }
     }
 }

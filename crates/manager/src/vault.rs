@@ -152,10 +152,13 @@ impl Vault {
 
     /// What is needed to speak with a slot's worker: the key of the proofs, and the pin of its
     /// certificate (SEC-05).
-    pub(crate) fn worker_keys(&self, slot: &Slot) -> Option<(NodeKey, Pin)> {
+    pub(crate) fn worker_keys(&self, slot: &Slot) -> Option<(NodeKey, Option<Pin>)> {
         let key = self.open_key(&slot.key)?;
-        let public_key = greenroom_auth::unhex(&slot.public_key).filter(|key| !key.is_empty())?;
-        Some((key, Pin::of(&public_key)))
+        if slot.public_key.is_empty() {
+            return Some((key, None));
+        }
+        let public_key = greenroom_auth::unhex(&slot.public_key)?;
+        Some((key, Some(Pin::of(&public_key))))
     }
 
     /// A call with the secret variables of its jobs sealed. A value that stands as `***` keeps what

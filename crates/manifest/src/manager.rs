@@ -161,6 +161,9 @@ pub struct Workers {
     pub license: String,
     /// The signature on it.
     pub signature: String,
+    /// Serves workers of the published protocol, without TLS and with their secret in the clear (WORK-04).
+    #[serde(skip_serializing_if = "is_default")]
+    pub allow_published: bool,
 }
 
 /// Where metrics are served.

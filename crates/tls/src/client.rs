@@ -158,6 +158,16 @@ pub async fn pinned_channel(
     in_time.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
+/// A channel in the clear, for a worker of the published protocol (WORK-04).
+///
+/// # Errors
+/// Nobody listens there, or not in time.
+pub async fn open_channel(address: &str, limit: Duration) -> io::Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
+    let channel = endpoint.connect_timeout(limit).tcp_nodelay(true);
+    channel.connect().await.map_err(io::Error::other)
+}
+
 /// Gives the session to whoever asks first.
 fn once(
     session: TlsStream<TcpStream>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-pub use client::{ClientTls, Trust, connector, pinned_channel};
+pub use client::{ClientTls, Trust, connector, open_channel, pinned_channel};
 pub use descriptors::raise_descriptor_limit;
 pub use file::{read_file, read_file_upto, read_text_file};
 pub use identity::{Identity, Pin, authorities, fingerprint};

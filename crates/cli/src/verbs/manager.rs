@@ -193,6 +193,7 @@ fn read_settings(file: &Path) -> Result<Settings, Failure> {
         }),
     };
     settings.kv_admin_namespaces = written.kv.admin_namespaces;
+    settings.links.allow_published = written.workers.allow_published;
     settings.license = License {
         text: written.workers.license,
         signature: written.workers.signature,

@@ -43,6 +43,15 @@ impl Ledger {
         if lease.is_some() {
             check_knows_leases(node)?;
         }
+        for (asked, what) in [
+            (lease.is_some(), "a lease"),
+            (start.defer_start, "a start that is put off"),
+            (start.migration_id.is_some(), "a migration"),
+        ] {
+            if asked {
+                self.check_knows_more(&start.node_id, what)?;
+            }
+        }
         let beside = start.defer_start || start.migration_state.is_some();
         self.check_lease_free(&start.job_id, &start.role, beside)?;
         let media_image = self.media_image(record, node)?;
@@ -265,6 +274,34 @@ impl Ledger {
             }
         }
         Ok(Reply::Done)
+    }
+}
+
+impl Ledger {
+    /// True for a node whose worker speaks the published protocol: it called in without a key of its own
+    /// (WORK-04).
+    pub fn is_published(&self, node_id: &NodeId) -> bool {
+        self.slots
+            .get(node_id)
+            .is_some_and(|slot| slot.token_used && slot.public_key.is_empty())
+    }
+
+    /// Refuses what a worker of the published protocol has no word for (WORK-04).
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION `worker_too_old`, which names it.
+    pub fn check_knows_more(&self, node_id: &NodeId, what: &str) -> Result<(), Refusal> {
+        if !self.is_published(node_id) {
+            return Ok(());
+        }
+        Err(failed(
+            "worker_too_old",
+            format!(
+                "the worker of node {node_id:?} speaks the published protocol, which does not know {what}: \
+                 install our worker there, or choose another node"
+            ),
+        )
+        .with("node", node_id.as_str()))
     }
 }
 

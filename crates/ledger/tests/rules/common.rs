@@ -248,6 +248,18 @@ impl World {
         }))
     }
 
+    /// The same for a worker of the published protocol, which has no key of its own.
+    pub(crate) fn register_published(&mut self, token: &str, machine: &str) -> CallResult {
+        self.apply(Command::Register(Register {
+            token: token.into(),
+            address: format!("10.0.0.1:{machine}"),
+            machine_id: machine.into(),
+            public_key: String::new(),
+            key: format!("key-{machine}"),
+            hardware: None,
+        }))
+    }
+
     pub(crate) fn hello(&mut self, node: &str, instances: Vec<HelloInstance>) {
         let last_report_id = self.reports.get(node).copied().unwrap_or(0);
         self.hello_as(

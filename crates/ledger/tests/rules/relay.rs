@@ -2,10 +2,10 @@
 
 use crate::common::*;
 use greenroom_ledger::{
-    DateComparison, JobFilter, Link, Order, Report, TextComparison, WorkerOrder,
+    DateComparison, Hello, JobFilter, Link, Order, Report, TextComparison, WorkerOrder,
 };
 use greenroom_types::Payload;
-use greenroom_types::call::{Call, Detail, Reply, Status};
+use greenroom_types::call::{Call, Detail, Reply, StartJob, Status};
 use greenroom_types::node::InstanceState;
 use greenroom_types::stream::MigrationSignal;
 
@@ -317,4 +317,47 @@ fn faulty_filters_are_refused_with_their_place() {
     ] {
         assert_eq!(refused(empty).reason, "empty_filter");
     }
+}
+
+// spec: WORK-04
+#[test]
+fn a_worker_of_the_published_protocol_is_asked_for_nothing_that_it_has_no_word_for() {
+    let mut w = World::new();
+    let token = w.slot("old");
+    w.register_published(&token, "m1").unwrap();
+    w.hello_as("old", Hello::default()).unwrap();
+    w.node("n1");
+    let mut a = job("a");
+    a.handover = true;
+    w.call(Call::CreateJob(Box::new(a))).unwrap();
+
+    let target = |change: fn(&mut StartJob)| {
+        let mut start = start_of("a", TARGET, "old");
+        change(&mut start);
+        Call::StartJob(start)
+    };
+    for call in [
+        target(|start| start.defer_start = true),
+        target(|start| start.migration_id = Some("m1".into())),
+        Call::PrefetchImages {
+            node_id: "old".into(),
+            image_refs: vec!["a:1".into()],
+        },
+    ] {
+        let refusal = w.refused(call.clone());
+        assert_eq!(refusal.reason, "worker_too_old", "{call:?}");
+        assert_eq!(refusal.status, Status::FailedPrecondition);
+    }
+    // A plain job runs there; it cannot be asked to hand over, and hears of no abort.
+    w.running("a", "old");
+    assert_eq!(w.refused(get_state("m1")).reason, "worker_too_old");
+    assert_eq!(w.call(abort()).unwrap(), Reply::Notified(Vec::new()));
+    assert!(w.last_orders().is_empty());
+    // Which worker is old is known before it is heard: its node may still be starting.
+    let token = w.slot("soon");
+    w.register_published(&token, "m2").unwrap();
+    w.create("b");
+    let mut start = start_of("b", "primary", "soon");
+    start.defer_start = true;
+    assert_eq!(w.refused(Call::StartJob(start)).reason, "worker_too_old");
 }

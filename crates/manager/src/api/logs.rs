@@ -99,6 +99,7 @@ fn find(
             let message = format!("job {job_id:?} has not been started in that role");
             Refusal::new(Status::NotFound, "no_instance", message)
         })?;
+    ledger.check_knows_more(&node_id, "the lines of jobs")?;
     let address = ledger
         .node(&node_id)
         .filter(|node| node.state == NodeState::Running)
@@ -107,7 +108,7 @@ fn find(
         .slot(&node_id)
         .and_then(|slot| vault.worker_keys(slot));
     match (address, keys) {
-        (Some(address), Some((key, pin))) => Ok(Place {
+        (Some(address), Some((key, Some(pin)))) => Ok(Place {
             node_id,
             start_id,
             address,

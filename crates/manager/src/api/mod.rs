@@ -63,6 +63,8 @@ struct Parts {
     since: Wall,
     /// A flip waits this long for workers (DISC-06).
     acknowledge: Duration,
+    /// Workers of the published protocol may call in (WORK-04).
+    allow_published: bool,
 }
 
 /// What the services need besides the engine.
@@ -78,6 +80,8 @@ pub(crate) struct Beside {
     pub(crate) cluster_log: Arc<ClusterLog>,
     /// A flip of the discovery secret waits this long for workers.
     pub(crate) acknowledge: Duration,
+    /// Workers of the published protocol may call in.
+    pub(crate) allow_published: bool,
 }
 
 // === impl ManagerApi ===
@@ -92,6 +96,7 @@ impl ManagerApi {
             boot,
             cluster_log,
             acknowledge,
+            allow_published,
         } = beside;
         let since = engine.clock().now().wall;
         Self(Arc::new(Parts {
@@ -108,6 +113,7 @@ impl ManagerApi {
             cluster_log,
             since,
             acknowledge,
+            allow_published,
         }))
     }
 

@@ -41,7 +41,8 @@ impl ManagerApi {
                 return Err(WireError::missing(field).into());
             }
         }
-        if request.public_key.is_empty() {
+        // A worker of the published protocol has none (WORK-04).
+        if request.public_key.is_empty() && !self.0.allow_published {
             return Err(WireError::missing("public_key").into());
         }
         let address = dial_address(&request.listen_address, request.listen_port)

@@ -8,6 +8,7 @@ mod access;
 mod backoff;
 mod dial;
 mod pace;
+mod published;
 mod session;
 mod wire;
 

@@ -13,7 +13,7 @@ use greenroom_proto::worker::worker_message::Message as In;
 use greenroom_proto::worker::{
     NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
 };
-use greenroom_tls::{Binding, pinned_channel};
+use greenroom_tls::{Binding, open_channel, pinned_channel};
 use greenroom_types::job::JobInfo;
 use greenroom_types::node::InstanceState;
 use tokio::sync::mpsc;
@@ -25,6 +25,7 @@ use super::Mail;
 use super::access::{self, Roles};
 use super::dial::Dialler;
 use super::pace::Pace;
+use super::published;
 use super::wire::{self, Said};
 use crate::clock::wall;
 use crate::conductor;
@@ -65,6 +66,10 @@ struct Session<'a> {
     minor: u32,
     info: InfoGate,
     roles: Roles,
+    /// The worker speaks the published protocol (WORK-04).
+    is_published: bool,
+    /// Such a worker was told to end: its node is, once nothing runs there.
+    is_leaving: bool,
 }
 
 /// Lets through a bounded number of pieces of news per second and start.
@@ -93,6 +98,8 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         minor: 0,
         info: InfoGate::default(),
         roles: Roles::default(),
+        is_published: proven.is_published,
+        is_leaving: false,
     };
     let ended = session.run(&proven).await;
     dialler.note(Line::Closed);
@@ -110,6 +117,8 @@ struct Proven {
     key: NodeKey,
     binding: Binding,
     proof: ManagerProof,
+    /// It says the key itself (WORK-04).
+    is_published: bool,
 }
 
 async fn open(
@@ -121,7 +130,21 @@ async fn open(
     let vault = engine.vault();
     let keys = engine.read(|ledger| vault.worker_keys(ledger.slot(node_id)?));
     let (key, pin) = keys?;
-    let (channel, binding) = match pinned_channel(address, pin, settings.connect).await {
+    let is_published = pin.is_none();
+    if is_published && !settings.allow_published {
+        tracing::warn!(
+            %node_id,
+            "the slot's worker speaks the published protocol, and workers.allowPublished is off: it is not dialled"
+        );
+        return None;
+    }
+    let dialled = match pin {
+        Some(pin) => pinned_channel(address, pin, settings.connect).await,
+        None => open_channel(address, settings.connect)
+            .await
+            .map(|channel| (channel, Binding::default())),
+    };
+    let (channel, binding) = match dialled {
         Ok(dialled) => dialled,
         Err(error) => {
             tracing::debug!(%node_id, address, %error, "a worker is not reached");
@@ -143,6 +166,7 @@ async fn open(
                 key,
                 binding,
                 proof,
+                is_published,
             };
             Some((outbox, answer.into_inner(), proven))
         }
@@ -236,10 +260,19 @@ impl Session<'_> {
             key,
             binding,
             proof,
+            is_published,
         } = proven;
-        if let Err(error) = key.check_worker(node_id, binding, proof, &hello.shared_secret) {
+        let checked = match is_published {
+            true => key.check_published(&hello.shared_secret),
+            false => key.check_worker(node_id, binding, proof, &hello.shared_secret),
+        };
+        if let Err(error) = checked {
             tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
             return Err(Ended::NotProven);
+        }
+        if *is_published {
+            // It names no machine.
+            return Ok(());
         }
         let bound = self.dialler.engine.read(|ledger| {
             let slot = ledger.slot(node_id)?;
@@ -255,7 +288,7 @@ impl Session<'_> {
     /// Records the hello and answers it; then both sides are level.
     async fn greet(&mut self, hello: Box<WorkerHello>) -> Result<(), Ended> {
         let node_id = self.dialler.node_id.clone();
-        if hello.protocol_major != PROTOCOL_MAJOR {
+        if hello.protocol_major != PROTOCOL_MAJOR && !self.is_published {
             tracing::error!(
                 %node_id, major = hello.protocol_major, minor = hello.protocol_minor,
                 "a worker speaks another major protocol and is not served: install one of our major"
@@ -274,11 +307,20 @@ impl Session<'_> {
             conductor::propose(self.dialler.engine.clone(), command).await;
             return Err(Ended::NotReached);
         }
-        self.minor = hello.protocol_minor;
+        if !self.is_published {
+            self.minor = hello.protocol_minor;
+        }
         self.roles.heard(hello.replica_version);
         self.dialler.engine.acks().forget(&node_id);
         self.dialler.engine.leases().forget(&node_id);
-        let hello = wire::read_hello(*hello).map_err(|error| {
+        let read = match self.is_published {
+            true => {
+                let read = |ledger: &_| published::read_hello(ledger, &node_id, *hello);
+                self.dialler.engine.read(read)
+            }
+            false => wire::read_hello(*hello),
+        };
+        let hello = read.map_err(|error| {
             tracing::warn!(%node_id, %error, "a hello cannot be read; the stream is closed");
             Ended::NotReached
         })?;
@@ -360,6 +402,12 @@ impl Session<'_> {
                     if self.dialler.overflow.load(Ordering::Relaxed) {
                         return Ended::Dropped;
                     }
+                    if self.is_published {
+                        if let Err(ended) = self.tell_published(*order).await {
+                            return ended;
+                        }
+                        continue;
+                    }
                     if self.minor < wire::minor_of(&order) {
                         tracing::warn!(
                             node_id = %self.dialler.node_id, minor = self.minor,
@@ -411,6 +459,39 @@ impl Session<'_> {
                 },
             }
         }
+    }
+
+    /// Tells an order to a worker of the published protocol. It acknowledges none, so a start that went out
+    /// counts as taken: what it does not have at its next hello is over (WORK-04).
+    async fn tell_published(&mut self, order: WorkerOrder) -> Result<(), Ended> {
+        let node_id = self.dialler.node_id.clone();
+        self.is_leaving |= matches!(order, WorkerOrder::Shutdown { .. });
+        let put = |ledger: &_| published::put(ledger, &node_id, order);
+        for order in self.dialler.engine.read(put) {
+            let taken = match &order {
+                WorkerOrder::Provision(job) => Some(job.instance.clone()),
+                _ => None,
+            };
+            if let Some(message) = self.message_of(order) {
+                self.send(message).await?;
+            }
+            if let Some(instance) = taken {
+                self.record(0, Box::new(Report::Accepted(instance))).await?;
+            }
+        }
+        self.finish_published().await
+    }
+
+    /// A worker that cannot say goodbye is over with the last of what it was told to stop.
+    async fn finish_published(&self) -> Result<(), Ended> {
+        let node_id = &self.dialler.node_id;
+        let is_busy =
+            |ledger: &greenroom_ledger::Ledger| ledger.instances_on(node_id).next().is_some();
+        if !self.is_leaving || self.dialler.engine.read(is_busy) {
+            return Ok(());
+        }
+        let reason = String::new();
+        self.record(0, Box::new(Report::Goodbye { reason })).await
     }
 
     /// The message of an order. Only here, on its way to the worker that needs it, is a secret in the
@@ -489,22 +570,11 @@ impl Session<'_> {
                 engine
                     .payloads()
                     .deposit_report(engine.clock().mono(), &mut report);
-                let command = Command::Report {
-                    node_id: node_id.clone(),
-                    report_id,
-                    report,
-                };
-                match self.dialler.engine.propose(command).await {
-                    Ok((_, answer)) => {
-                        if let Err(refusal) = answer.result {
-                            tracing::debug!(%node_id, %refusal, "a worker's report was refused");
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%node_id, %error, "a worker's report could not be recorded");
-                        return Err(Ended::Dropped);
-                    }
+                if self.is_published {
+                    engine.read(|ledger| published::complete(ledger, &node_id, &mut report));
                 }
+                self.record(report_id, report).await?;
+                self.finish_published().await?;
             }
             Err(error) => {
                 tracing::warn!(%node_id, %error, "a worker's message cannot be read and is left out");
@@ -513,9 +583,34 @@ impl Session<'_> {
         Ok(())
     }
 
+    async fn record(&self, report_id: u64, report: Box<Report>) -> Result<(), Ended> {
+        let node_id = &self.dialler.node_id;
+        let command = Command::Report {
+            node_id: node_id.clone(),
+            report_id,
+            report,
+        };
+        match self.dialler.engine.propose(command).await {
+            Ok((_, answer)) => {
+                if let Err(refusal) = answer.result {
+                    tracing::debug!(%node_id, %refusal, "a worker's report was refused");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%node_id, %error, "a worker's report could not be recorded");
+                Err(Ended::Dropped)
+            }
+        }
+    }
+
     /// Passes news of an instance on, if it is one of this worker's (EVT-09, SEC-06).
-    fn pass_on(&mut self, info: JobInfo) {
+    fn pass_on(&mut self, mut info: JobInfo) {
         let engine = &self.dialler.engine;
+        if self.is_published {
+            let node_id = &self.dialler.node_id;
+            info.start_id = engine.read(|ledger| published::live_start(ledger, node_id, &info.key));
+        }
         let state = engine.read(|ledger| {
             let instance = ledger.instance(&info.start_id)?;
             let is_here = instance.key == info.key && instance.node_id == self.dialler.node_id;
