@@ -7,6 +7,7 @@
 mod access;
 mod backoff;
 mod dial;
+mod open;
 mod pace;
 mod published;
 mod session;

@@ -4,42 +4,34 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_auth::{ManagerProof, NodeKey, PROOF_METADATA};
 use greenroom_ledger::{Command, Line, Link, Report, WorkerOrder};
 use greenroom_proto::convert::call::PROTOCOL_MAJOR;
 use greenroom_proto::worker::node_controller_message::Message as Out;
-use greenroom_proto::worker::worker_client::WorkerClient;
 use greenroom_proto::worker::worker_message::Message as In;
 use greenroom_proto::worker::{
     NodeControllerMessage, WorkerHello, WorkerHelloResponse, WorkerMessage,
 };
-use greenroom_tls::{Binding, open_channel, pinned_channel};
 use greenroom_types::job::JobInfo;
 use greenroom_types::node::InstanceState;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::Mail;
 use super::access::{self, Roles};
 use super::dial::Dialler;
+use super::open::{self, Proven};
 use super::pace::Pace;
 use super::published;
 use super::wire::{self, Said};
-use crate::clock::wall;
 use crate::conductor;
 
 /// An order that the stream does not take for this long ends the session: the worker reads no more.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
-/// Orders in flight to the stream.
-const OUTBOX: usize = 64;
 /// How often silence is looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// News of one instance passed on in a second (EVT-09).
 const INFO_PER_SECOND: u32 = 50;
-/// A message of a worker is at most this long; a hello with thousands of instances fits.
-const MESSAGE_MAX: usize = 16 * 1024 * 1024;
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +74,7 @@ struct InfoGate {
 /// Runs one session to its end.
 pub(super) async fn run(dialler: &mut Dialler) -> Ended {
     let opened = tokio::select! {
-        opened = open(dialler.engine.clone(), dialler.settings, &dialler.node_id, &dialler.address) => opened,
+        opened = open::open(dialler.engine.clone(), dialler.settings, &dialler.node_id, &dialler.address) => opened,
         ended = unwanted(&mut dialler.mail) => return ended,
     };
     let Some((outbox, inbox, proven)) = opened else {
@@ -104,77 +96,6 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
     let ended = session.run(&proven).await;
     dialler.note(Line::Closed);
     ended
-}
-
-type Opened = (
-    mpsc::Sender<NodeControllerMessage>,
-    Streaming<WorkerMessage>,
-    Proven,
-);
-
-/// What the worker's own proof must fit (SEC-05).
-struct Proven {
-    key: NodeKey,
-    binding: Binding,
-    proof: ManagerProof,
-    /// It says the key itself (WORK-04).
-    is_published: bool,
-}
-
-async fn open(
-    engine: crate::engine::Engine,
-    settings: crate::settings::LinkSettings,
-    node_id: &greenroom_types::NodeId,
-    address: &str,
-) -> Option<Opened> {
-    let vault = engine.vault();
-    let keys = engine.read(|ledger| vault.worker_keys(ledger.slot(node_id)?));
-    let (key, pin) = keys?;
-    let is_published = pin.is_none();
-    if is_published && !settings.allow_published {
-        tracing::warn!(
-            %node_id,
-            "the slot's worker speaks the published protocol, and workers.allowPublished is off: it is not dialled"
-        );
-        return None;
-    }
-    let dialled = match pin {
-        Some(pin) => pinned_channel(address, pin, settings.connect).await,
-        None => open_channel(address, settings.connect)
-            .await
-            .map(|channel| (channel, Binding::default())),
-    };
-    let (channel, binding) = match dialled {
-        Ok(dialled) => dialled,
-        Err(error) => {
-            tracing::debug!(%node_id, address, %error, "a worker is not reached");
-            return None;
-        }
-    };
-    let (outbox, orders) = mpsc::channel(OUTBOX);
-    let proof = key.prove_manager(node_id, &binding, wall());
-    let mut request = tonic::Request::new(ReceiverStream::new(orders));
-    let text = proof.as_str().parse().ok()?;
-    request.metadata_mut().insert(PROOF_METADATA, text);
-    let mut client = WorkerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
-    let answered = timeout(settings.silence, client.node_controller_stream(request))
-        .await
-        .ok()?;
-    match answered {
-        Ok(answer) => {
-            let proven = Proven {
-                key,
-                binding,
-                proof,
-                is_published,
-            };
-            Some((outbox, answer.into_inner(), proven))
-        }
-        Err(status) => {
-            tracing::debug!(%node_id, address, code = ?status.code(), text = status.message(), "a worker refused the stream");
-            None
-        }
-    }
 }
 
 /// Resolves when the line is closed. Orders that come before the hello are left out.
@@ -256,21 +177,12 @@ impl Session<'_> {
             tracing::warn!(%node_id, "a hello names another node; the stream is closed");
             return Err(Ended::NotProven);
         }
-        let Proven {
-            key,
-            binding,
-            proof,
-            is_published,
-        } = proven;
-        let checked = match is_published {
-            true => key.check_published(&hello.shared_secret),
-            false => key.check_worker(node_id, binding, proof, &hello.shared_secret),
-        };
+        let checked = proven.check(node_id, &hello.shared_secret);
         if let Err(error) = checked {
             tracing::warn!(%node_id, %error, "a worker's hello is not proven; the stream is closed");
             return Err(Ended::NotProven);
         }
-        if *is_published {
+        if proven.is_published {
             // It names no machine.
             return Ok(());
         }
