@@ -36,22 +36,44 @@ fn main() -> std::io::Result<()> {
     let settings = "dataDir: d\nlisten: [{address: '127.0.0.1:1', auth: required}]\n\
                     nodes: {silenceMs: 5000}\nkv: {adminNamespaces: [a]}\n";
     put("settings", "manager.yaml", settings.as_bytes())?;
-    put("settings", "context.yaml", b"manager: ['https://m:1']\npins: [a]\n")?;
+    put(
+        "settings",
+        "context.yaml",
+        b"manager: ['https://m:1']\npins: [a]\n",
+    )?;
     put(
         "overrides",
         "plain.json",
         br#"{"regions":{"aws":["eu-west-1"]},"mediaVersions":{}}"#,
     )?;
+    put(
+        "notices",
+        "ec2",
+        br#"{"action":"terminate","time":"2026-12-01T08:22:00Z"}"#,
+    )?;
+    put("notices", "oci", br#"{"id":"i","state":"TERMINATING"}"#)?;
     put("scenario", "plain.yaml", b"name: x\nfleet: {}\nsteps: []\n")?;
     put("job_socket", "hello", b"{\"type\":\"hello\",\"id\":1,\"wants\":[\"status\"]}\n{\"type\":\"status\",\"id\":2,\"text\":\"on air\",\"progress\":0.5}")?;
     let keys = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
     let mut signed = piece(0, keys);
     signed.extend(piece(1, b"eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.e30.AAAA"));
     put("signatures", "set", &signed)?;
-    put("tokens", "file", b"# name role hash\nana admin 0123456789abcdef\n")?;
+    put(
+        "tokens",
+        "file",
+        b"# name role hash\nana admin 0123456789abcdef\n",
+    )?;
     put("tokens", "node", b"gd1.n.1767225600.AAAA")?;
-    put("tokens", "proof", b"v1 n 00000000000000000000000000000000 1767225600000 AAAA")?;
-    put("tokens", "signed", b"eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJpc3N1ZXIifQ.AAAA")?;
+    put(
+        "tokens",
+        "proof",
+        b"v1 n 00000000000000000000000000000000 1767225600000 AAAA",
+    )?;
+    put(
+        "tokens",
+        "signed",
+        b"eyJhbGciOiJFZERTQSIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJpc3N1ZXIifQ.AAAA",
+    )?;
     put("events", "health", &piece(0, &[]))
 }
 

@@ -104,7 +104,10 @@ static SEED: LazyLock<(Ledger, Rows, u64)> = LazyLock::new(|| {
         hardware: None,
     }));
     world.call(Call::CreateJob(Box::new(job("j"))));
-    world.call(Call::CreateBundle(Box::new(greenroom_testkit::bundle("b", &["a", "c"]))));
+    world.call(Call::CreateBundle(Box::new(greenroom_testkit::bundle(
+        "b",
+        &["a", "c"],
+    ))));
     let stray: StartId = "f".repeat(32).parse().expect("a start id");
     let hello = Hello {
         protocol_minor: 10,

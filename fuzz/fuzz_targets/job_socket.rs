@@ -1,7 +1,10 @@
 //! Frames of the job socket, as a worker reads them from a job.
 #![no_main]
 
-#[allow(dead_code, reason = "the target parses; what follows is for the worker")]
+#[allow(
+    dead_code,
+    reason = "the target parses; what follows is for the worker"
+)]
 #[path = "../../crates/worker/src/socket/line.rs"]
 mod line;
 

@@ -29,14 +29,19 @@ struct Served {
 }
 
 fn calls() -> Vec<&'static str> {
-    greenroom_proto::convert::call::calls().map(|(name, _)| name).collect()
+    greenroom_proto::convert::call::calls()
+        .map(|(name, _)| name)
+        .collect()
 }
 
 async fn begin() -> Served {
     let server = TestServer::with_mock_nodes(1).await;
     server.create_mock_node("n", []).await.expect("a node");
     let client = server.client().await;
-    client.create_job(greenroom_testkit::job("j")).await.expect("a job");
+    client
+        .create_job(greenroom_testkit::job("j"))
+        .await
+        .expect("a job");
     let endpoint = tonic::transport::Endpoint::from_shared(server.url()).expect("a url");
     let channel = endpoint.connect().await.expect("a connection");
     Served {
@@ -74,7 +79,10 @@ fuzz_target!(|input: &[u8]| {
             }
             let asked = ask(now.channel.clone(), name, Bytes::copy_from_slice(bytes));
             let answered = tokio::time::timeout(PATIENCE, asked).await;
-            assert!(answered.is_ok() || name == "RotateDiscoveryTierSecret", "{name} hangs");
+            assert!(
+                answered.is_ok() || name == "RotateDiscoveryTierSecret",
+                "{name} hangs"
+            );
         }
         let _ = &now.server;
     });

@@ -31,7 +31,10 @@ fuzz_target!(|text: &str| {
         assert_eq!(token.expose(), text);
     }
     let _ = JwtKeys::new("issuer", &[text.to_owned()]);
-    assert!(KEYS.verify(text, "audience", NOW).is_err(), "nobody can sign");
+    assert!(
+        KEYS.verify(text, "audience", NOW).is_err(),
+        "nobody can sign"
+    );
     let secret = Secret::new("tier".to_owned());
     if let Some(claim) = check_node_token(text, [&secret]) {
         panic!("{claim:?} was made without its secret");
@@ -40,7 +43,10 @@ fuzz_target!(|text: &str| {
     let node = NodeId::new("n");
     let binding = [9; 32];
     let mut memory = NonceMemory::default();
-    assert!(key.check_manager(&node, &binding, text, NOW, &mut memory).is_err());
+    assert!(
+        key.check_manager(&node, &binding, text, NOW, &mut memory)
+            .is_err()
+    );
     let proof = key.prove_manager(&node, &binding, NOW);
     assert!(key.check_worker(&node, &binding, &proof, text).is_err());
     let _ = NodeKey::from_hex(text);
@@ -51,6 +57,9 @@ fuzz_target!(|text: &str| {
     }
     let own = SecretsKey::from_text(&"ab".repeat(32));
     if let Some(own) = own {
-        assert!(own.open("purpose", text).is_none(), "it was not sealed with this key");
+        assert!(
+            own.open("purpose", text).is_none(),
+            "it was not sealed with this key"
+        );
     }
 });

@@ -30,6 +30,9 @@ const IMPURE: [&str; 12] = [
     "rustix",
 ];
 
+/// Targets for what the specification wants fuzzed (SEC-15).
+const FUZZED: [&str; 5] = ["rpc", "overrides", "notices", "job_socket", "signatures"];
+
 /// A source file longer than this must be on [`LONG`], with its reason.
 const LINES_MAX: usize = 700;
 
@@ -47,6 +50,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let files = tracked(root)?;
     let mut breaches = Vec::new();
     purity(root, &mut breaches)?;
+    safety(root, &mut breaches)?;
+    fuzzing(root, &mut breaches)?;
     for file in &files {
         let Ok(text) = fs::read_to_string(root.join(file)) else {
             continue;
@@ -106,6 +111,58 @@ fn purity(root: &Path, breaches: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// No crate allows itself unsafe code (SEC-15).
+fn safety(root: &Path, breaches: &mut Vec<String>) -> Result<()> {
+    let read =
+        |path: PathBuf| fs::read_to_string(&path).with_context(|| path.display().to_string());
+    if !read(root.join("Cargo.toml"))?.contains("\nunsafe_code = \"forbid\"\n") {
+        breaches.push("Cargo.toml: unsafe code is not forbidden".to_owned());
+    }
+    let crates = fs::read_dir(root.join("crates"))?;
+    for entry in crates {
+        let path = entry?.path().join("Cargo.toml");
+        if !read(path.clone())?.contains("[lints]\nworkspace = true") {
+            breaches.push(format!("{}: without the lints of all", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// What comes from outside is fuzzed (SEC-15): each target is built, told in the document, and has inputs
+/// to begin with.
+fn fuzzing(root: &Path, breaches: &mut Vec<String>) -> Result<()> {
+    let fuzz = root.join("fuzz");
+    let manifest = fs::read_to_string(fuzz.join("Cargo.toml"))?;
+    let document = fs::read_to_string(root.join("docs/develop/fuzzing.md"))?;
+    for entry in fs::read_dir(fuzz.join("fuzz_targets"))? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let inputs = fuzz.join("corpus").join(name.as_ref());
+        let has_inputs = fs::read_dir(inputs).is_ok_and(|mut found| found.next().is_some());
+        for (is_so, what) in [
+            (
+                manifest.contains(&format!("name = \"{name}\"")),
+                "no target of Cargo.toml",
+            ),
+            (
+                document.contains(&format!("`{name}`")),
+                "not told in fuzzing.md",
+            ),
+            (has_inputs, "without inputs to begin with"),
+        ] {
+            if !is_so {
+                breaches.push(format!("fuzz/fuzz_targets/{name}.rs: {what}"));
+            }
+        }
+    }
+    for outside in FUZZED {
+        if !fuzz.join(format!("fuzz_targets/{outside}.rs")).exists() {
+            breaches.push(format!("fuzz: what comes as {outside} is not fuzzed"));
+        }
+    }
+    Ok(())
+}
+
 fn source(name: &str, text: &str, breaches: &mut Vec<String>) {
     let lines = text.lines().count();
     let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
@@ -143,6 +200,7 @@ fn links(root: &Path, file: &Path, text: &str, breaches: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    // spec: SEC-15
     #[test]
     fn the_repository_keeps_its_rules() {
         if let Err(breaches) = super::run(&crate::root()) {

@@ -5,6 +5,8 @@
 //! end has begun. What is not there is no notice, and neither is a service that fails. What is seen is
 //! told each time; whether it is news is for `agent.rs` to say.
 
+mod document;
+
 use std::fmt::Display;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -17,12 +19,11 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
-use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::document::{Action, Instance};
 use crate::config::{Cloud, Config, Error};
 use crate::node::{Input, now};
 
@@ -47,8 +48,6 @@ const REBALANCE_PATH: &str = "/latest/meta-data/events/recommendations/rebalance
 const INSTANCE_PATH: &str = "/opc/v2/instance/";
 /// The header without which it says nothing; no secret.
 const BEARER: (&str, &str) = ("authorization", "Bearer Oracle");
-/// State of a machine whose end has begun.
-const TERMINATING: &str = "terminating";
 
 /// The provider takes this node, or advises to leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,20 +70,6 @@ enum Provider {
     /// With the session token that is in use.
     Ec2(Option<String>),
     Oci,
-}
-
-/// What is said of an action.
-#[derive(Deserialize)]
-struct Action {
-    action: String,
-    time: Option<String>,
-}
-
-/// What OCI says of the machine, as far as it matters here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Instance {
-    state: String,
 }
 
 /// The metadata service of the cloud that the settings name, or that the machine is found in.
@@ -175,12 +160,12 @@ impl Metadata {
     async fn ask_ec2(&mut self) -> Result<Option<Notice>, String> {
         let seen_at = now();
         if let Some(text) = self.document(ACTION_PATH).await? {
-            let read: Result<Action, _> = serde_json::from_str(&text);
-            let action = read.map_err(|error| format!("{ACTION_PATH} cannot be read: {error}"))?;
+            let action = Action::read(&text)
+                .map_err(|error| format!("{ACTION_PATH} cannot be read: {error}"))?;
             tracing::info!(action = action.action, "the provider takes this node");
             return Ok(Some(Notice {
                 kind: InterruptionKind::SpotInterruption,
-                deadline: action.time.as_deref().and_then(instant),
+                deadline: action.deadline(),
                 seen_at,
             }));
         }
@@ -200,9 +185,9 @@ impl Metadata {
             (StatusCode::NOT_FOUND, _) => return Ok(None),
             (status, _) => return Err(format!("{INSTANCE_PATH}: {status}")),
         };
-        let read: Result<Instance, _> = serde_json::from_str(&text);
-        let instance = read.map_err(|error| format!("{INSTANCE_PATH} cannot be read: {error}"))?;
-        if !instance.state.eq_ignore_ascii_case(TERMINATING) {
+        let instance = Instance::read(&text)
+            .map_err(|error| format!("{INSTANCE_PATH} cannot be read: {error}"))?;
+        if !instance.is_ending() {
             return Ok(None);
         }
         tracing::info!(state = instance.state, "the provider takes this node");
@@ -278,11 +263,6 @@ impl Metadata {
 
 fn words(error: impl Display) -> String {
     error.to_string()
-}
-
-fn instant(text: &str) -> Option<Wall> {
-    let at: Timestamp = text.parse().ok()?;
-    Some(Wall(at.as_millisecond()))
 }
 
 #[cfg(test)]
@@ -479,11 +459,5 @@ mod tests {
         let notice = service.ask().await.unwrap().unwrap();
         let kind = InterruptionKind::SpotInterruption;
         assert_eq!((notice.kind, notice.deadline), (kind, None));
-    }
-
-    #[test]
-    fn times_of_documents_are_read() {
-        assert_eq!(instant("1970-01-01T00:00:01Z"), Some(Wall(1_000)));
-        assert_eq!(instant("soon"), None);
     }
 }
