@@ -37,6 +37,7 @@ mod reports;
 mod rows;
 mod search;
 mod slot;
+mod standing;
 mod state;
 mod stray;
 mod subscriber;
@@ -65,6 +66,7 @@ pub use replica::key_mark;
 pub use report::{Finding, Hello, HelloInstance, Report};
 pub use rows::LoadError;
 pub use search::{DateComparison, JobFilter, TextComparison};
+pub use standing::Standing;
 pub use state::{
     Awaiting, Instance, InstanceStop, JobRecord, LEASES_MINOR, Node, NodeStop, Notice, Slot,
 };

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use greenroom_types::call::Refusal;
 use greenroom_types::job::{HistoryKind, JobState, JobWithHistory};
-use greenroom_types::node::NodeState;
 use greenroom_types::stream::{ProviderHealth, Stamped, StreamEvent};
 use greenroom_types::{JobId, Millis, Mono, Now, Wall};
 use serde::{Deserialize, Serialize};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Change, What};
 use crate::ledger::Ledger;
 use crate::refuse::invalid;
+use crate::standing::Standing;
 
 /// Longest pending window, in seconds (WINDOW-01).
 const WINDOW_MAX_S: i64 = 31_536_000;
@@ -108,58 +108,44 @@ impl Subscriber {
         })
     }
 
+    /// What its snapshot is to be made of, as it stands now. Whoever holds commits up meanwhile need do so
+    /// for this alone (PERF-12).
+    pub fn standing(&self, ledger: &Ledger) -> Standing {
+        ledger.standing(self.wish.client_protocol)
+    }
+
     /// The whole state in the order of EVT-02, ending with InitialDataComplete; every event carries
-    /// the state's seq. Changes after it go through [`Subscriber::on_change`].
+    /// the seq of what stood. Changes after it go through [`Subscriber::on_change`].
     pub fn snapshot(
         &mut self,
         now: Now,
-        ledger: &Ledger,
+        standing: Standing,
         health: Vec<ProviderHealth>,
     ) -> Vec<Stamped> {
         self.shown.clear();
         self.beyond.clear();
         self.by_start.clear();
         self.clock = now;
-        let mut events = Vec::new();
-        node_events(ledger, &mut events);
-        let in_state = |state| ledger.jobs().filter(move |job| job.view.state == state);
-        for job in in_state(JobState::Active) {
-            self.show(&job.view);
-            events.push(StreamEvent::JobActive(self.cut(&job.view)));
+        let Standing {
+            seq,
+            nodes: mut events,
+            active,
+            pending,
+            rest,
+        } = standing;
+        for job in active {
+            self.show(&job);
+            events.push(StreamEvent::JobActive(self.cut(&job)));
         }
-        for job in in_state(JobState::Pre) {
-            if self.in_window(&job.view, now.wall) {
-                self.show(&job.view);
-                events.push(StreamEvent::JobPending(self.cut(&job.view)));
+        for job in pending {
+            if self.in_window(&job, now.wall) {
+                self.show(&job);
+                events.push(StreamEvent::JobPending(self.cut(&job)));
             } else {
-                self.keep_beyond(&job.view);
+                self.keep_beyond(&job);
             }
         }
-        if self.wish.client_protocol > 0 {
-            events.extend(
-                ledger
-                    .bundles()
-                    .map(|bundle| StreamEvent::BundleActive(Arc::new(bundle))),
-            );
-            events.extend(ledger.nodes().filter_map(|node| {
-                Some(StreamEvent::NodeInventorySnapshot {
-                    node_id: node.metadata.node_id.clone(),
-                    inventory: node.inventory.clone()?,
-                })
-            }));
-        }
-        let paused = ledger.lease_pause();
-        events.extend(
-            ledger
-                .leases()
-                .map(|lease| StreamEvent::LeaseChanged(lease.info(paused.is_some()))),
-        );
-        events.extend(paused.map(|pause| StreamEvent::LeasesPaused {
-            paused: true,
-            reason: pause.reason.clone(),
-            by: pause.by.clone(),
-            since: Some(pause.since),
-        }));
+        events.extend(rest);
         let published = self.wish.client_protocol == 0;
         events.push(StreamEvent::InitialDataComplete(
             health
@@ -169,15 +155,13 @@ impl Subscriber {
                 })
                 .collect(),
         ));
-        events
-            .into_iter()
-            .filter(|event| self.wants(event))
-            .map(|event| Stamped {
-                seq: ledger.seq(),
-                at: now.wall,
-                event,
-            })
-            .collect()
+        let stamp = |event| Stamped {
+            seq,
+            at: now.wall,
+            event,
+        };
+        events.retain(|event| self.wants(event));
+        events.into_iter().map(stamp).collect()
     }
 
     /// What this subscriber is sent for a change: nothing or one event.
@@ -385,37 +369,6 @@ impl Subscriber {
             && (self.wish.include.is_empty()
                 || kind.is_empty()
                 || self.wish.include.iter().any(|word| word == kind))
-    }
-}
-
-fn node_events(ledger: &Ledger, events: &mut Vec<StreamEvent>) {
-    for node in ledger.nodes() {
-        let running = |reachable| StreamEvent::NodeRunning {
-            metadata: node.metadata.clone(),
-            running: node.running.clone(),
-            instances: ledger.running_jobs_on(&node.metadata.node_id),
-            reachable,
-        };
-        match node.state {
-            NodeState::Starting => events.push(StreamEvent::NodeStarting {
-                metadata: node.metadata.clone(),
-                phase: Some(node.phase),
-            }),
-            NodeState::Running => events.push(running(true)),
-            NodeState::Unreachable => events.push(running(false)),
-            NodeState::Stopping => {
-                events.push(running(false));
-                if let Some(stop) = &node.stop {
-                    events.push(StreamEvent::NodeStopping {
-                        node_id: node.metadata.node_id.clone(),
-                        reason: stop.reason,
-                        detail: stop.detail.clone(),
-                        provider_code: stop.code.clone(),
-                    });
-                }
-            }
-            NodeState::Stopped => {}
-        }
     }
 }
 

@@ -46,7 +46,7 @@ fn subscribe(w: &World, wish: Wish, at: Now) -> (Subscriber, Vec<Stamped>) {
         ProviderHealth::Aws(vec![("eu".into(), Health::Healthy)]),
         ProviderHealth::Local(Health::Healthy),
     ];
-    let events = subscriber.snapshot(at, &w.ledger, health);
+    let events = subscriber.snapshot(at, subscriber.standing(&w.ledger), health);
     (subscriber, events)
 }
 

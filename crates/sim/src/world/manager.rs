@@ -209,7 +209,8 @@ impl World {
         if !kept.is_empty() {
             self.inbox.push_back(Event::Acts(Box::new(kept)));
         }
-        for stamped in subscriber.snapshot(now, &self.ledger, Vec::new()) {
+        let standing = subscriber.standing(&self.ledger);
+        for stamped in subscriber.snapshot(now, standing, Vec::new()) {
             self.inbox.push_back(Event::Stream(stamped.event));
         }
         self.subscriber = Some(subscriber);
