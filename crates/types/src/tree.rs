@@ -320,7 +320,18 @@ impl<'de> Deserializer<'de> for Reader<'de> {
                 }
             }
             Value::String(text) => visitor.visit_borrowed_str(text),
-            Value::Array(items) => visitor.visit_seq(self.list(items)),
+            Value::Array(items) => {
+                let mut list = self.list(items);
+                let value = visitor.visit_seq(&mut list)?;
+                // A pair takes two and would drop the rest without a word.
+                match list.at {
+                    at if at < items.len() => Err(Fault::wanted(
+                        &format!("a list of {at}"),
+                        &items.len().to_string(),
+                    )),
+                    _ => Ok(value),
+                }
+            }
             Value::Object(map) => visitor.visit_map(self.keys(map)),
         }
     }

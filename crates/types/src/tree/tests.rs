@@ -46,6 +46,21 @@ fn told(tree: Value) -> String {
     read::<Sample>(&tree).unwrap_err().to_string()
 }
 
+/// What is read takes two and would leave the rest of the list unread, without a word.
+#[test]
+fn a_pair_has_two() {
+    assert_eq!(
+        told(json!({"pair": [1, 2, 3]})),
+        "pair: expected a list of 2, found 3"
+    );
+    assert_eq!(
+        told(json!({"pair": [1]})),
+        "pair: expected a list of 2, found 1"
+    );
+    let read = read::<Sample>(&json!({"pair": [1, 2]})).unwrap();
+    assert_eq!(read.pair, Some((1, 2)));
+}
+
 #[test]
 fn every_kind_of_fault_is_told_in_plain_words_at_its_key() {
     for (tree, words) in [
