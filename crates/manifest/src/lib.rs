@@ -197,9 +197,20 @@ fn plain(message: &str) -> String {
         "expected string scalar" => "expected text",
         "expected mapping start" => "expected a mapping of keys",
         "simple key expected ':'" => "a key must be followed by ':'",
-        other => other,
+        other => match other.strip_prefix(BEGINS_NO_WORD) {
+            Some(rest) => return in_quotes(rest.trim_end_matches('\'')),
+            None => other,
+        },
     };
     words.to_owned()
+}
+
+/// What the parser says of a character with which in YAML no word begins; the character follows in quotes.
+const BEGINS_NO_WORD: &str = "unexpected character: `";
+
+/// The names that a scenario has for nodes begin with @.
+fn in_quotes(letter: &str) -> String {
+    format!("a text that begins with {letter} stands in quotes: '{letter}...'")
 }
 
 /// `1, column 256`
@@ -212,6 +223,25 @@ fn is_place(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_yaml_has_no_place_for_is_told_to_stand_in_quotes() {
+        for text in [
+            "a: @b/0/e",
+            "a: [x, @b/0/e]",
+            "a: {@b/0/e: 1}",
+            "@b/0/e: 1",
+            "- @b/0/e",
+            "a:\n  - b: 1\n    c: @spare/live/1",
+            "a: `b`",
+            "a: %b",
+        ] {
+            let told = read_trees("x.yaml", text).expect_err(text).to_string();
+            assert!(told.contains("stands in quotes: '"), "{text}: {told}");
+            assert!(told.starts_with("x.yaml:"), "{told}");
+        }
+        assert!(read_trees("x.yaml", "{'@b/0/e': '@b/0/e'}").is_ok());
+    }
 
     #[test]
     fn a_position_is_told_once_wherever_the_library_puts_it() {
