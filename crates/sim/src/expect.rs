@@ -70,9 +70,9 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
         );
     }
     for (index, wanted) in expect.node_count.iter().enumerate() {
-        let path = match expect.node_count.len() {
-            1 => format!("{path}.nodeCount"),
-            _ => format!("{path}.nodeCount[{index}]"),
+        let path = match expect.is_list_of_counts {
+            false => format!("{path}.nodeCount"),
+            true => format!("{path}.nodeCount[{index}]"),
         };
         let found = count_nodes(world, wanted);
         findings.compare(
@@ -109,9 +109,14 @@ pub(crate) fn check(world: &mut World, expect: &Expect, path: &str) -> Vec<Misma
     check_pending(world, expect, path, &mut findings);
     check_spares(world, expect, &format!("{path}.spares"), &mut findings);
     if let (Some(wanted), Some(policy)) = (&expect.bundle, &world.policy) {
-        let broken = policy.is_bundle_broken(&wanted.id);
-        let path = format!("{path}.bundle.broken");
-        findings.compare(&path, Some(wanted.broken), broken, bool::to_string);
+        let path = format!("{path}.bundle");
+        if policy.bundle_by_id(&wanted.id).is_some() {
+            let broken = policy.is_bundle_broken(&wanted.id);
+            let path = format!("{path}.broken");
+            findings.compare(&path, Some(wanted.broken), broken, bool::to_string);
+        } else {
+            findings.add(&path, format!("the bundle {}", wanted.id), "gone".into());
+        }
     }
     if expect.invariants.is_some() {
         world.look_at_everything();
@@ -209,15 +214,19 @@ fn check_job(
     findings: &mut Findings,
 ) {
     let node_id = node_of(world, job);
-    if let Some(state) = wanted.state {
-        let found = standing(world, job);
-        if found.as_ref() != Ok(&state) {
-            let found = match found {
-                Ok(found) => found.name().to_owned(),
-                Err(other) => other,
-            };
-            findings.add(&format!("{path}.state"), state.name().to_owned(), found);
-        }
+    let found = standing(world, job);
+    // What is not there has no restarts and no node, and that would say nothing.
+    if wanted.state.is_none() && found == Ok(JobStanding::Gone) {
+        return findings.add(path, "a job".into(), "gone".into());
+    }
+    if let Some(state) = wanted.state
+        && found.as_ref() != Ok(&state)
+    {
+        let found = match found {
+            Ok(found) => found.name().to_owned(),
+            Err(other) => other,
+        };
+        findings.add(&format!("{path}.state"), state.name().to_owned(), found);
     }
     findings.compare_node(
         world,
@@ -395,6 +404,10 @@ fn check_node(
     let state = view
         .as_ref()
         .map_or(NodeStanding::Gone, |view| view.state.into());
+    // What is not there is not cordoned and has no jobs, and that would say nothing.
+    if wanted.state.is_none() && state == NodeStanding::Gone {
+        return findings.add(path, "a node".into(), state.name().into());
+    }
     let show = |state: &NodeStanding| state.name().to_owned();
     findings.compare(&format!("{path}.state"), wanted.state, state, show);
     let Some(policy) = policy(world) else { return };
@@ -424,7 +437,7 @@ fn check_node(
             .collect();
         wanted.sort();
         found.sort();
-        let show = |list: &Vec<String>| format!("[{}]", list.join(", "));
+        let show = |list: &Vec<String>| listed(list);
         findings.compare(&format!("{path}.jobs"), Some(wanted), found, show);
     }
     for (key, value) in &wanted.tags {
@@ -488,7 +501,12 @@ fn check_drain(world: &World, wanted: &DrainExpect, path: &str, findings: &mut F
         return findings.add(path, format!("a drain of {}", wanted.node), "none".into());
     };
     findings.compare(&format!("{path}.phase"), wanted.phase, found.phase, code);
-    for (job, status) in &wanted.jobs {
+    let Some(jobs) = &wanted.jobs else { return };
+    if jobs.is_empty() && !found.jobs.is_empty() {
+        let found = found.jobs.iter().map(|drained| log::job(&drained.job_id));
+        findings.add(&format!("{path}.jobs"), "none".into(), listed(found));
+    }
+    for (job, status) in jobs {
         let found = found
             .jobs
             .iter()
@@ -519,10 +537,10 @@ fn check_migration(world: &World, wanted: &MigrationExpect, path: &str, findings
         target,
     );
     if let Some(reason) = &wanted.abort_reason {
-        let found = found.abort_reason.unwrap_or_else(|| "none".to_owned());
-        if !found.contains(reason) {
+        let found = found.abort_reason;
+        if !found.as_ref().is_some_and(|found| found.contains(reason)) {
             let expected = format!("a reason with {reason:?}");
-            findings.add(&format!("{path}.abortReason"), expected, found);
+            findings.add(&format!("{path}.abortReason"), expected, or_none(found));
         }
     }
 }
@@ -562,6 +580,12 @@ fn check_pending(world: &World, expect: &Expect, path: &str, findings: &mut Find
         let path = format!("{path}.pending.{job}");
         findings.compare_found(&path, Some(wanted), found, Wall::to_string);
     }
+}
+
+/// A list as a file would write it.
+fn listed<T: ToString>(list: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = list.into_iter().map(|item| item.to_string()).collect();
+    format!("[{}]", items.join(", "))
 }
 
 /// A value as a file would write it.

@@ -10,7 +10,9 @@ pub mod fleet;
 mod known;
 mod meaning;
 pub mod names;
+mod nothing;
 pub mod schema;
+mod settings;
 pub mod span;
 mod written;
 
@@ -29,9 +31,6 @@ use span::Span;
 
 /// The version of the format that is read.
 const VERSION: u64 = 1;
-
-/// What stands for the address of the Manager, which a scenario leaves out.
-const URL: &str = "scenario:1";
 
 /// Steps of a scenario.
 const STEPS: usize = 20_000;
@@ -265,9 +264,11 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
     }
     let world: Option<WorldSpec> = take(&mut faults, optional(keys, "world"));
     let world = world.unwrap_or_default();
-    let settings = read_settings(keys, &mut faults);
+    let settings = settings::read(keys, &mut faults);
+    let is_case = keys.contains_key(settings::ERRORS);
     meaning::of_world(&world, senseless);
     let nodes = each(keys, "nodes", &mut faults, |tree, path| {
+        full(tree, path)?;
         let node = parse(tree, path)?;
         meaning::of_node(&node, path, senseless);
         Ok(node)
@@ -280,7 +281,7 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
         Ok(bundle)
     });
     let steps = match keys.get("steps") {
-        None if keys.contains_key("expectSettingsErrors") => Vec::new(),
+        _ if is_case => Vec::new(),
         None => {
             faults.push(Fault::new("", "the key steps is missing"));
             Vec::new()
@@ -290,14 +291,22 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
             faults.push(Fault::new("steps", message));
             Vec::new()
         }
-        Some(_) => read_steps(keys, world.start, &mut faults, senseless),
+        Some(list) => {
+            if list.is_null() || list.as_array().is_some_and(Vec::is_empty) {
+                let message =
+                    "without a step it shows nothing; the least is {expect: {invariants: ok}}";
+                senseless.push(Fault::new("steps", message));
+            }
+            read_steps(keys, world.start, &mut faults, senseless)
+        }
     };
     let name: Option<String> = take(&mut faults, optional(keys, "name"));
     if let Some(name) = &name {
         meaning::of_name(name, senseless);
     }
     let description = take(&mut faults, optional(keys, "description"));
-    let spec = take(&mut faults, optional(keys, "spec"));
+    let spec: Option<Vec<String>> = take(&mut faults, optional(keys, "spec"));
+    meaning::of_spec(spec.as_deref().unwrap_or_default(), senseless);
     match settings {
         Some(settings) if faults.is_empty() => Ok(Scenario {
             name: name.unwrap_or_default(),
@@ -344,50 +353,6 @@ fn each<T>(
         }
     }
     items
-}
-
-fn read_settings(keys: &Map<String, Value>, faults: &mut Vec<Fault>) -> Option<SettingsCase> {
-    let Some(tree) = keys.get("settings") else {
-        faults.push(Fault::new("", "the key settings is missing"));
-        return None;
-    };
-    let mut tree = match tree {
-        Value::Null => Value::Object(Map::new()),
-        other => other.clone(),
-    };
-    if let Value::Object(settings) = &mut tree {
-        if settings.contains_key("url") {
-            faults.push(Fault::new(
-                "settings.url",
-                "a scenario has no address of a Manager: leave url out",
-            ));
-        }
-        settings.insert("url".into(), URL.into());
-    }
-    let is_case = keys.contains_key("expectSettingsErrors");
-    let expected: Option<Vec<String>> = take(faults, optional(keys, "expectSettingsErrors"));
-    match Settings::parse(&tree) {
-        Ok(_) if is_case => Some(SettingsCase::Faulty {
-            expected: expected.unwrap_or_default(),
-            found: Vec::new(),
-        }),
-        Ok(settings) => Some(SettingsCase::Valid(Box::new(settings))),
-        Err(error) if is_case => Some(SettingsCase::Faulty {
-            expected: expected.unwrap_or_default(),
-            found: error.faults.iter().map(|fault| code(&fault.code)).collect(),
-        }),
-        Err(error) => {
-            let all = error.faults.iter().map(|fault| {
-                let message = format!("{} ({})", fault.message, code(&fault.code));
-                Fault::new(format!("settings.{}", fault.path), message)
-            });
-            faults.extend(all);
-            if error.faults.is_empty() {
-                faults.push(Fault::new("settings", error.to_string()));
-            }
-            None
-        }
-    }
 }
 
 /// The name of a code, as it is serialised.
@@ -463,6 +428,11 @@ fn read_step(tree: &Value, path: &str, before: u64, start: Wall) -> Result<Step,
         }
     };
     let title = deeds.first().map(|key| title(key, &keys[*key]));
+    for key in ["refused", "only"] {
+        if keys.get(key).is_some_and(Value::is_null) {
+            return Err(Fault::new(format!("{path}.{key}"), nothing::NULL));
+        }
+    }
     let refused: Option<String> = optional_at(keys, "refused", path)?;
     if refused.is_some() && !matches!(&deed, Deed::Act(action) if action.is_operator()) {
         return Err(Fault::new(
@@ -505,10 +475,18 @@ fn title(key: &str, value: &Value) -> String {
 fn read_action(key: &str, value: &Value, path: &str, start: Wall) -> Result<Action, Fault> {
     let mut value = value.clone();
     if matches!(key, "createBundle" | "updateBundle" | "admit") {
+        // Of a bundle, keys without a value mean what they mean in a manifest.
         resolve_instants(&mut value, start, &format!("{path}.{key}"))?;
+    } else {
+        full(&value, &format!("{path}.{key}"))?;
     }
     let tree = Value::Object(Map::from_iter([(key.to_owned(), value)]));
     parse(&tree, path)
+}
+
+/// That every key of a node or an action has a value.
+fn full(tree: &Value, path: &str) -> Result<(), Fault> {
+    nothing::in_keys(tree).map_err(|fault| Fault::new(join(path, &fault.path), fault.message))
 }
 
 /// Writes instants that count from virtual zero as the wall time they mean, so that a bundle is of

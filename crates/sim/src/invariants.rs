@@ -393,7 +393,7 @@ bundles:
     jobs:
       - {jobName: solo, exclusive: true, coLocateWith: [mate]}
       - {jobName: mate, exclusive: true}
-steps: []
+steps: [{expect: {invariants: ok}}]
 ";
 
     /// The fleet, without a policy.

@@ -4,6 +4,8 @@
 //! taken out and told: the real fleet was slower or quicker somewhere than the simulated one. So the
 //! file that is left can be played, and says what it leaves out.
 
+mod words;
+
 use std::collections::BTreeMap;
 
 use greenroom_types::Wall;
@@ -56,6 +58,7 @@ pub struct Recorded {
 /// Why it cannot be played at all.
 pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
     let mut left_out = std::mem::take(&mut recording.left_out);
+    words::as_a_file_says_it(&mut recording);
     for step in &mut recording.steps {
         let at = step["at"].as_u64().unwrap_or_default();
         step["at"] = Span(at).to_string().into();
@@ -131,7 +134,7 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
     // A broken stream is seen at once, as the record has it, and not after a silence. Jobs start and
     // stop quickly: what was done to a running job in the record must find it running here. A machine
     // comes up when the record lets it.
-    let world = json!({
+    let mut world = json!({
         "start": recording.start,
         "manager": {"silenceMs": 0},
         "bootTime": "0ms",
@@ -140,6 +143,10 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
         "prepareTime": "50ms",
         "startPreparedTime": "20ms",
     });
+    let pools = words::unconfigured_pools(recording);
+    if !pools.is_empty() {
+        world["unconfiguredPools"] = json!(pools);
+    }
     let head = Head {
         settings: recording.settings.clone(),
         world,
@@ -205,6 +212,49 @@ mod tests {
             greenroom_manifest::schema::check::fault(&schema, &trees[0]),
             None
         );
+    }
+
+    /// Nothing of it stands in the way of a recording, though no person would write it.
+    // spec: SCEN-12, SCEN-15
+    #[test]
+    fn what_a_real_fleet_says_can_be_read() {
+        let mut recording = recording(vec![
+            json!({"at": 1000, "nodeJoins": {"id": "n4", "pool": "older", "capacity": 1}}),
+            json!({"at": 1000, "setTags": {"node": "n2", "tags": {"pool": "oldest"}}}),
+            json!({"at": 2000, "setTemplateImages": {"x": ["reg/x:1", "reg/x:1"]}}),
+            json!({"at": 3000, "drain": {"node": "n2", "force": false, "strategy": {}}}),
+            json!({"at": 4000, "expect": {"drain": {"node": "n2", "phase": "done", "jobs": {}}}}),
+            json!({"at": 5000, "migrate": {"job": "news/0/encode", "target": "n3"}}),
+            json!({"at": 5000, "abortMigration": {"job": "news/0/encode", "reason": ""}}),
+            json!({"at": 5000, "expect": {"migration":
+                {"job": "news/0/encode", "phase": "aborted", "abortReason": ""}}}),
+        ]);
+        recording.nodes[1]["heldImages"] = json!(["reg/y:1", "reg/y:1"]);
+        recording
+            .nodes
+            .push(json!({"id": "n3", "pool": "live", "capacity": 4, "cores": 4}));
+        recording
+            .nodes
+            .push(json!({"id": "none", "pool": "", "capacity": 4}));
+        let mut bundle = recording.bundles[0].clone();
+        bundle["bundleId"] = "late".into();
+        bundle["pool"] = "old".into();
+        bundle["resiliencePolicy"] = json!({"pool": "older"});
+        recording.bundles.push(bundle);
+        let told = recorded(recording).expect("it plays");
+        assert_eq!(told.left_out, ["a step\nwithout words"], "{}", told.text);
+        assert_eq!(told.steps, 8);
+        let pools = "unconfiguredPools: [old, older, oldest]";
+        assert!(told.text.contains(pools), "{}", told.text);
+    }
+
+    // spec: SCEN-12, SCEN-15
+    #[test]
+    fn a_recording_in_which_nothing_happened_can_be_played() {
+        let told = recorded(recording(Vec::new())).expect("it plays");
+        assert_eq!(told.steps, 0);
+        let run = run_file("quiet.yaml", &told.text, Options::default());
+        assert_eq!(run.exit_code(), 0, "{}", run.report());
     }
 
     #[test]

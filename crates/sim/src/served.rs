@@ -42,6 +42,30 @@ pub(crate) fn callbacks() -> &'static Names {
     CALLBACKS.get_or_init(|| Names::new("callback", callback_shapes()))
 }
 
+/// What is wrong with metrics that are expected (METR-01).
+pub(crate) fn metric_faults(wanted: &Value, look: Look<'_>) -> Vec<Wrong> {
+    static METRICS: OnceLock<Value> = OnceLock::new();
+    let mut found = Vec::new();
+    let shape = METRICS.get_or_init(metric_shape);
+    value(shape, wanted, "", look, &mut found);
+    found
+}
+
+fn metric_shape() -> Value {
+    with(
+        "startedAt:when uptimeMs:whole placementsAttempted:whole placementsSucceeded:whole \
+         placementsFailed:whole placementsDispatchFailed:whole provisionsFailed:whole \
+         jobsRejected:whole bundlesBroken:whole jobsDropped:whole brokenBundleIds:bundle*",
+        json!({
+            "pools": list(fields(
+                "poolName:pool nodeCount:whole liveSpares:whole spareTarget:whole \
+                 usedCapacityFraction:number",
+            )),
+            "tiers": list(fields("poolName:pool tierName:tier purchasesFailed:whole backsOff:flag")),
+        }),
+    )
+}
+
 /// Exactly these fields, each `name` (a text), `name:kind` or `name:kind*` (a list).
 fn fields(names: &str) -> Value {
     let keys: Map<String, Value> = names
@@ -97,6 +121,7 @@ fn tags() -> Value {
         "tier": leaf("tier"),
         "jobId": leaf("job"),
     });
+    shape["propertyNames"] = json!({"format": "tagName", "examples": ["x"]});
     shape["examples"] = json!([{"x": "x"}]);
     shape
 }
@@ -202,7 +227,7 @@ fn call_shapes() -> Value {
         ),
         "terminateNode": fields("nodeId:node"),
         "setNodeTags": with(
-            "nodeId:node remove:text* expectedRevision:whole",
+            "nodeId:node remove:tagName* expectedRevision:whole",
             json!({"tags": tags()}),
         ),
         "startPreparedJob": fields("jobId:job role:role nodeId:node"),
@@ -316,10 +341,31 @@ impl Names {
             return vec![(String::new(), text)];
         };
         let mut found = Vec::new();
-        let wanted = Value::Object(wanted.clone());
-        value(shape, &wanted, &format!(".{name}"), look, &mut found);
+        if self.kind == "call" {
+            found.extend(named(shape, name, wanted));
+        }
+        // Without fields any of that name is meant.
+        if !wanted.is_empty() {
+            let wanted = Value::Object(wanted.clone());
+            value(shape, &wanted, &format!(".{name}"), look, &mut found);
+        }
         found
     }
+}
+
+/// Names that every call has: nothing in place of one is met by none.
+fn named(shape: &Value, name: &str, wanted: &Map<String, Value>) -> Vec<Wrong> {
+    let is_name = |key: &String| {
+        let kind = shape["properties"][key]["format"].as_str();
+        matches!(kind, Some("job" | "node" | "bundle" | "jobName" | "role"))
+    };
+    let none = wanted.iter().filter(|(_, value)| value.is_null());
+    none.filter(|(key, _)| is_name(key))
+        .map(|(key, _)| {
+            let told = "expected a name, found nothing".to_owned();
+            (format!(".{name}.{key}"), told)
+        })
+        .collect()
 }
 
 /// Whether a value can stand where this shape is.
@@ -372,11 +418,21 @@ fn keys(shape: &Value, wanted: &Value, path: &str, look: Look<'_>, found: &mut V
     let known = shape["properties"].as_object();
     // Keys of the writer's choice, unless it says false.
     let others = shape["additionalProperties"].as_object();
+    // What has keys of its own is never empty; a mapping of others may be.
+    if map.is_empty() && others.is_none() {
+        let told = "it says nothing: write a field, or leave the key out";
+        found.push((path.to_owned(), told.to_owned()));
+    }
     for (key, wanted) in map {
         let path = format!("{path}.{key}");
         if let Some(inner) = known.and_then(|known| known.get(key)) {
             value(inner, wanted, &path, look, found);
         } else if others.is_some() {
+            if let Some(kind) = shape["propertyNames"]["format"].as_str()
+                && let Err(message) = look(kind, key)
+            {
+                found.push((path.clone(), message));
+            }
             value(&shape["additionalProperties"], wanted, &path, look, found);
         } else {
             let known: Vec<&str> = known
@@ -395,12 +451,32 @@ mod tests {
     use std::collections::BTreeSet;
 
     use greenroom_manifest::schema::check::{mappings, sample};
+    use greenroom_policy::metrics::{Metrics, PoolMetrics};
+    use greenroom_policy::purchases::TierMetrics;
 
     use super::*;
     use crate::{Keep, Options, run_file};
 
     /// Names are not looked up.
     const ANY: Look<'static> = &|_, _| Ok(());
+
+    // spec: SCEN-15
+    #[test]
+    fn every_metric_is_known_with_its_fields() {
+        let keys = |value: Value| -> BTreeSet<String> {
+            value.as_object().expect("fields").keys().cloned().collect()
+        };
+        let shape = metric_shape();
+        let metrics = serde_json::to_value(Metrics::default()).expect("metrics");
+        assert_eq!(keys(metrics), keys(shape["properties"].clone()));
+        for (list, item) in [
+            ("pools", serde_json::to_value(PoolMetrics::default())),
+            ("tiers", serde_json::to_value(TierMetrics::default())),
+        ] {
+            let fields = shape["properties"][list]["items"]["properties"].clone();
+            assert_eq!(keys(item.expect("an entry")), keys(fields));
+        }
+    }
 
     // spec: SCEN-10
     #[test]

@@ -182,6 +182,8 @@ fn what_is_expected_of_calls_and_callbacks() {
     assert_eq!(path, "calls[0].startJob");
     assert_eq!(expected, r#"0 times startJob {"jobId":"chan/0/encode"}"#);
     assert_eq!(found, r#"1 times; startJob had {"jobId":"chan/0/encode"}"#);
+    let (path, ..) = moved("calls: {inOrder: false, list: [{startJob: {nodeId: n}}]}");
+    assert_eq!(path, "calls.list[0].startJob");
     let (path, _, found) = moved("calls: [{terminateNode: {}}]");
     assert_eq!(path, "calls[0].terminateNode");
     assert_eq!(found, "0 times; no terminateNode, but startJob");
@@ -253,7 +255,16 @@ fn what_is_expected_of_decisions_and_answers() {
     );
     assert_eq!(
         trace("attempts: [{survivors: [m, n]}]"),
-        "trace.attempts[0].survivors: m, n / [m]"
+        "trace.attempts[0].survivors: [m, n] / [m]"
+    );
+    // What is empty is a claim.
+    assert_eq!(
+        trace("attempts: [{survivors: []}]"),
+        "trace.attempts[0].survivors: [] / [m]"
+    );
+    assert_eq!(
+        trace("attempts: [{filtered: {}}]"),
+        "trace.attempts[0].filtered: {} / {n: recoveryExcluded}"
     );
     assert_eq!(
         decided("dryRun: {kind: provision}"),
@@ -268,9 +279,75 @@ fn what_is_expected_of_decisions_and_answers() {
         "admission.kind: noCapacity / ok"
     );
     assert_eq!(
-        decided("admission: {kind: ok, errors: [noJobs]}"),
-        "admission.errors: [noJobs] / []"
+        decided("admission: {kind: ok, warnings: [noJobs]}"),
+        "admission.warnings: [noJobs] / []"
     );
+}
+
+// spec: SCEN-11, SCEN-15
+#[test]
+fn both_sides_of_a_failure_are_in_the_words_of_the_file() {
+    let steps = "  - admit: {bundleId: b, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 9}}, {jobName: f}]}\n  - expect: {admission: {kind: noCapacity, unplaceable: [b/0/f]}}\n";
+    let failure = fail(steps);
+    let mismatch = &failure.mismatches[0];
+    assert!(
+        mismatch.path.ends_with("admission.unplaceable"),
+        "{failure}"
+    );
+    assert_eq!(
+        (mismatch.expected.as_str(), mismatch.found.as_str()),
+        ("[b/0/f]", "[b/0/e]")
+    );
+}
+
+/// Of what is not there nothing is so: not that it is not broken, not cordoned, without jobs.
+// spec: SCEN-15
+#[test]
+fn what_is_not_there_meets_no_expectation() {
+    for (expect, path, what) in [
+        (
+            "bundle: {id: pair, broken: false}",
+            "bundle",
+            "the bundle pair",
+        ),
+        (
+            "jobs: {pair/0/encode: {restarts: 0}}",
+            "jobs.pair/0/encode",
+            "a job",
+        ),
+        ("nodes: {x: {cordoned: false}}", "nodes.x", "a node"),
+        ("nodes: {x: {spare: false}}", "nodes.x", "a node"),
+        ("nodes: {x: {jobs: []}}", "nodes.x", "a node"),
+        ("nodes: {x: {tags: {spare: null}}}", "nodes.x", "a node"),
+    ] {
+        case(expect, path, what, "gone");
+    }
+}
+
+/// An empty value that can be compared is compared.
+// spec: SCEN-15
+#[test]
+fn what_is_empty_says_that_nothing_is_there() {
+    let drained = |expect: &str| {
+        let steps = format!("  - drain: {{node: n}}\n  - {{at: 5s, expect: {{{expect}}}}}\n");
+        let failure = fail(&steps);
+        let mismatch = failure.mismatches.into_iter().next().unwrap();
+        format!("{} / {}", mismatch.expected, mismatch.found)
+    };
+    assert_eq!(
+        drained("drain: {node: n, jobs: {}}"),
+        "none / [chan/0/encode]"
+    );
+    // A migration that was not given up has no reason, not even the word for none.
+    assert_eq!(
+        drained("migration: {job: chan/0/encode, abortReason: none}"),
+        "a reason with \"none\" / none"
+    );
+    let bought = "  - createBundle: {bundleId: pool, pool: other, jobs: [{jobName: e}]}\n  - expect: {calls: [{createAwsNode: {tags: {}}}]}\n";
+    let failure = fail(bought);
+    let mismatch = &failure.mismatches[0];
+    assert_eq!(mismatch.expected, r#"1 times createAwsNode {"tags":{}}"#);
+    assert!(mismatch.found.starts_with("0 times; createAwsNode had"));
 }
 
 // spec: SCEN-07
@@ -310,6 +387,19 @@ fn an_event_that_cannot_happen_fails_with_its_step() {
     ] {
         let failure = fail(&format!("  - {step}\n"));
         assert_eq!(failure.step, Some(0));
+        assert_eq!(failure.mismatches[0].found, why);
+    }
+    // What is so already does not happen once more.
+    for (first, again, why) in [
+        (
+            "partition: n",
+            "partition: '@chan/0/encode'",
+            "@chan/0/encode is cut off already",
+        ),
+        ("partition: '@chan/0/encode'", "heal: m", "m is not cut off"),
+    ] {
+        let failure = fail(&format!("  - {first}\n  - {again}\n"));
+        assert_eq!(failure.step, Some(1));
         assert_eq!(failure.mismatches[0].found, why);
     }
 }

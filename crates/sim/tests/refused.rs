@@ -194,7 +194,7 @@ const EXPECTATIONS: [(&str, &str, &str); 52] = [
         "no instance type \"z\"; it has c",
     ),
     (
-        "calls: {inOrder: true, list: [{startJob: {}, times: 0}, {stopJob: {node: n}}]}",
+        "calls: {inOrder: true, list: [{startJob: {}}, {stopJob: {node: n}}]}",
         "calls.list[1].stopJob.node",
         "unknown key \"node\"",
     ),
@@ -316,7 +316,7 @@ fn expectations_about_what_is_nowhere_are_refused() {
             "no tier \"z\"",
         ),
         (
-            "dryRun: {kind: place, instanceType: z}",
+            "dryRun: {kind: provision, instanceType: z}",
             "dryRun.instanceType",
             "no instance type \"z\"",
         ),
@@ -411,7 +411,7 @@ fn steps_that_name_what_is_nowhere_or_cannot_follow_are_refused() {
             "no placement pool is called \"z\"",
         ),
         (
-            "updateHotSpareNode: {node: z}",
+            "updateHotSpareNode: {node: z, exclusive: false}",
             "updateHotSpareNode.node",
             "no node \"z\"",
         ),
@@ -552,7 +552,7 @@ fn steps_that_name_what_is_nowhere_or_cannot_follow_are_refused() {
 fn a_fleet_that_cannot_stand_is_refused() {
     let node = |node: &str| {
         format!(
-            "{SETTINGS}nodes:\n  - {{id: n, pool: live, {node}}}\nbundles:\n  - {{bundleId: a, pool: live, jobs: [{{jobName: e, requirements: {{requiredCapacity: 1}}}}]}}\nsteps: []\n"
+            "{SETTINGS}nodes:\n  - {{id: n, pool: live, {node}}}\nbundles:\n  - {{bundleId: a, pool: live, jobs: [{{jobName: e, requirements: {{requiredCapacity: 1}}}}]}}\nsteps: [{{expect: {{invariants: ok}}}}]\n"
         )
     };
     for (text, path, words) in [
@@ -606,7 +606,7 @@ fn a_fleet_that_cannot_stand_is_refused() {
     ] {
         one(&node(text), "id: n", path, words);
     }
-    let whole = |part: &str| format!("{SETTINGS}{part}steps: []\n");
+    let whole = |part: &str| format!("{SETTINGS}{part}steps: [{{expect: {{invariants: ok}}}}]\n");
     let bundle = "{bundleId: a, pool: live, jobs: [{jobName: e}]}";
     for (text, mark, path, words) in [
         ("nodes:\n  - {id: n}\n  - {id: n, pool: live}\n".to_owned(), "id: n, pool", "nodes[1].id", "stands twice"),

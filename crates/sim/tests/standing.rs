@@ -74,7 +74,7 @@ fn what_no_machine_can_run_is_refused_all_the_same() {
 bundles:
   - {{bundleId: a, pool: live, jobs: [{{jobName: e, requirements: {{{need}}}}}]}}
   - {{bundleId: b, pool: live, jobs: [{{jobName: e, requirements: {{{need}}}}}]}}
-steps: []
+steps: [{{expect: {{invariants: ok}}}}]
 "
         )
     };

@@ -1,11 +1,13 @@
 //! Decisions with their traces, dry runs and admissions.
 
+use std::collections::BTreeMap;
+
 use greenroom_placement::{Attempt, Code, Decision};
 use greenroom_policy::effect::PlacementKind;
-use greenroom_policy::getters::Admission;
+use greenroom_policy::getters::{Admission, Unplaceable};
 use greenroom_types::NodeId;
 
-use super::Findings;
+use super::{Findings, listed};
 use crate::format::code;
 use crate::format::expect::{
     AdmissionExpect, AdmissionKind, AttemptExpect, DryRunExpect, TraceExpect,
@@ -83,7 +85,15 @@ fn check_attempt(
         found.outcome,
         code,
     );
-    for (node, reason) in &wanted.filtered {
+    if wanted.filtered.as_ref().is_some_and(BTreeMap::is_empty) && !found.filtered.is_empty() {
+        let found = found.filtered.iter();
+        let found =
+            found.map(|it| format!("{}: {}", world.purchases.name(&it.node), it.reason.name()));
+        let found: Vec<String> = found.collect();
+        let path = format!("{path}.filtered");
+        findings.add(&path, "{}".to_owned(), format!("{{{}}}", found.join(", ")));
+    }
+    for (node, reason) in wanted.filtered.iter().flatten() {
         let path = format!("{path}.filtered.{node}");
         let reason = reason.name().to_owned();
         let Some(node_id) = world.resolve(node) else {
@@ -112,16 +122,17 @@ fn check_attempt(
         .map(|survivor| survivor.key.node.clone())
         .collect();
     let first: Vec<Option<NodeId>> = survivors.iter().map(|node| world.resolve(node)).collect();
+    // The first ones; none at all says that there is none.
     let fits = first.len() <= best.len()
+        && (!first.is_empty() || best.is_empty())
         && first
             .iter()
             .zip(&best)
             .all(|(wanted, found)| wanted.as_ref() == Some(found));
     if !fits {
-        let wanted: Vec<String> = survivors.iter().map(ToString::to_string).collect();
-        let found: Vec<String> = best.iter().map(|id| world.purchases.name(id)).collect();
+        let found = best.iter().map(|id| world.purchases.name(id));
         let path = format!("{path}.survivors");
-        findings.add(&path, wanted.join(", "), format!("[{}]", found.join(", ")));
+        findings.add(&path, listed(survivors), listed(found));
     }
 }
 
@@ -163,7 +174,7 @@ pub(super) fn admission(
     path: &str,
     findings: &mut Findings,
 ) {
-    let Some(Answer::Admission(answer)) = &world.last_admission else {
+    let Some(Answer::Admission(bundle_id, answer)) = &world.last_admission else {
         findings.add(path, "an admission".into(), "none was asked for".into());
         return;
     };
@@ -178,14 +189,16 @@ pub(super) fn admission(
         } => (AdmissionKind::NoCapacity, findings, &unplaceable[..]),
     };
     findings.compare(&format!("{path}.kind"), Some(wanted.kind), kind, code);
+    let place = |job: &Unplaceable| JobPath {
+        bundle_id: bundle_id.clone(),
+        replica_index: job.replica_index,
+        job_name: job.job_name.clone(),
+    };
     let places: Vec<String> = unplaceable
         .iter()
-        .map(|job| format!("{}/{}", job.replica_index, job.job_name))
+        .map(|job| place(job).to_string())
         .collect();
-    let names = |list: &[JobPath]| -> Vec<String> {
-        let name = |path: &JobPath| format!("{}/{}", path.replica_index, path.job_name);
-        list.iter().map(name).collect()
-    };
+    let names = |list: &[JobPath]| list.iter().map(ToString::to_string).collect();
     let unplaceable = wanted.unplaceable.as_deref().map(names);
     any_order(
         &format!("{path}.unplaceable"),
@@ -220,6 +233,6 @@ fn any_order(
     let Some(mut wanted) = wanted else { return };
     wanted.sort();
     found.sort();
-    let show = |list: &Vec<String>| format!("[{}]", list.join(", "));
+    let show = |list: &Vec<String>| listed(list);
     findings.compare(path, Some(wanted), found, show);
 }

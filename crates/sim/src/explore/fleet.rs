@@ -306,8 +306,10 @@ fn world(dice: &mut Dice, seed: u64, pools: &[Value]) -> Value {
     }
     let mut azs = Map::new();
     for tier in pools.iter().flat_map(tiers) {
+        // Zones are of what is bought; the dice are thrown for every tier, so that a seed stays what it was.
         if let Some(name) = tier["name"].as_str()
             && dice.chance(50)
+            && !is_fixed(&tier)
         {
             azs.insert(name.to_owned(), json!(ZONES[..2]));
         }

@@ -33,12 +33,12 @@ pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Valu
             items(&mut text, "  ", list);
         }
     }
+    text.push_str("\nsteps:\n");
     if steps.is_empty() {
-        text.push_str("\nsteps: []\n");
-    } else {
-        text.push_str("\nsteps:\n");
-        items(&mut text, "  ", steps);
+        // Nothing happened, so that is what it shows.
+        text.push_str("  - {expect: {invariants: ok}}\n");
     }
+    items(&mut text, "  ", steps);
     text
 }
 
@@ -57,7 +57,9 @@ pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Ve
         held.extend(step["hold"].as_array().into_iter().flatten().cloned());
         cut.extend(step.get("partition").cloned());
         if let Some(node) = step.get("heal") {
-            return cut.contains(node);
+            let was_cut = cut.contains(node);
+            cut.retain(|it| it != node);
+            return was_cut;
         }
         if let Some(tier) = step["createFails"].get("tier") {
             return bought.contains(&tier);
@@ -66,6 +68,7 @@ pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Ve
             return true;
         };
         kinds.retain(|kind| held.contains(kind));
+        held.retain(|kind| !kinds.contains(kind));
         !kinds.is_empty()
     });
     steps

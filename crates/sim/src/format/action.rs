@@ -280,6 +280,8 @@ pub struct Strategies {
     pub all: Option<Strategy>,
     /// For single jobs.
     pub by_job: BTreeMap<JobPath, Strategy>,
+    /// It stands in the file.
+    pub written: bool,
 }
 
 /// The word `true`.
@@ -503,16 +505,25 @@ impl<'de> Deserialize<'de> for Yes {
 
 // === impl Strategies ===
 
+impl Strategies {
+    /// A mapping by job was written, and names none.
+    pub fn is_of_none(&self) -> bool {
+        self.by_job.is_empty() && self.all.is_none() && self.written
+    }
+}
+
 impl<'de> Deserialize<'de> for Strategies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             one @ Value::String(_) => Ok(Self {
                 all: Some(tree::nested(&one)?),
                 by_job: BTreeMap::new(),
+                written: true,
             }),
             other => Ok(Self {
                 all: None,
                 by_job: tree::nested(&other)?,
+                written: true,
             }),
         }
     }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::action::Action;
 use super::names::{JobPath, NodeRef};
+use super::nothing;
 use super::span::Instant;
 
 /// Everything that one step expects.
@@ -182,9 +183,9 @@ pub struct DrainExpect {
     /// Its phase.
     #[serde(default)]
     pub phase: Option<DrainPhase>,
-    /// Status by job.
+    /// Status by job; empty: it has none to move.
     #[serde(default)]
-    pub jobs: BTreeMap<JobPath, DrainStatus>,
+    pub jobs: Option<BTreeMap<JobPath, DrainStatus>>,
 }
 
 /// A migration.
@@ -232,9 +233,9 @@ pub struct AttemptExpect {
     pub tier: Option<TierName>,
     /// How it ended.
     pub outcome: Option<Outcome>,
-    /// Some of the nodes left out, with the reason.
-    pub filtered: BTreeMap<NodeRef, Reason>,
-    /// The first of the nodes that would do, best first.
+    /// Some of the nodes left out, with the reason; empty: none was.
+    pub filtered: Option<BTreeMap<NodeRef, Reason>>,
+    /// The first of the nodes that would do, best first; empty: none would.
     pub survivors: Option<Vec<NodeRef>>,
 }
 
@@ -336,7 +337,7 @@ pub(crate) fn read(tree: &Value) -> Result<Expect, Fault> {
         }
     }
     let mut expect: Expect = tree::read(tree)?;
-    means_something(tree)?;
+    nothing::in_expect(tree)?;
     expect.is_list_of_counts = tree["nodeCount"].is_array();
     Ok(expect)
 }
@@ -398,48 +399,6 @@ fn counts(value: &Value) -> Result<(), Fault> {
         }),
         one => tree::read::<NodeCount>(one).map(|_| ()),
     }
-}
-
-/// An expectation of nothing holds whatever the policy does. `calls` and `callbacks` may be empty, for
-/// they begin the count anew; whether somebody counts is looked at with the steps that follow.
-fn means_something(tree: &Value) -> Result<(), Fault> {
-    const NOTHING: &str = "it expects nothing, so it holds whatever happens";
-    let Value::Object(keys) = tree else {
-        return Ok(());
-    };
-    if keys.is_empty() {
-        return Err(fault("", NOTHING));
-    }
-    for (key, value) in keys {
-        let is_empty = |value: &Value| match value {
-            Value::Null => true,
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            _ => false,
-        };
-        if is_empty(value) && !matches!(key.as_str(), "calls" | "callbacks") {
-            return Err(fault(key, NOTHING));
-        }
-        let Value::Object(inner) = value else {
-            continue;
-        };
-        if matches!(key.as_str(), "jobs" | "nodes" | "metrics") {
-            let empty = inner.iter().find(|(_, value)| {
-                is_empty(value)
-                    || value
-                        .as_object()
-                        .is_some_and(|it| it.values().all(Value::is_null))
-            });
-            // A metric may be a mapping that is empty.
-            if let Some((name, _)) = empty.filter(|_| key != "metrics") {
-                return Err(fault(&format!("{key}.{name}"), NOTHING));
-            }
-        }
-        if key == "spares" && inner.keys().all(|key| key == "pool") {
-            return Err(fault(key, NOTHING));
-        }
-    }
-    Ok(())
 }
 
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeCount>, D::Error> {

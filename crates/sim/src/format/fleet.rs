@@ -41,6 +41,8 @@ pub struct WorldSpec {
     pub instance_types: BTreeMap<String, Shape>,
     /// Zones by tier, given out in turn.
     pub azs: BTreeMap<TierName, Vec<String>>,
+    /// Pools of nodes and bundles that the settings do not have, or no longer.
+    pub unconfigured_pools: Vec<PoolName>,
     /// The Manager's own waits.
     pub manager: ManagerTimes,
 }
@@ -205,6 +207,7 @@ impl Default for WorldSpec {
             migration: MigrationTimes::default(),
             instance_types: BTreeMap::new(),
             azs: BTreeMap::new(),
+            unconfigured_pools: Vec::new(),
             manager: ManagerTimes::default(),
         }
     }
@@ -218,6 +221,21 @@ impl Default for MigrationTimes {
             stop_output: Span(100),
             apply: Span(100),
         }
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// Nothing is said of the machine.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let Self {
+            vcpus,
+            cores,
+            capabilities,
+            gpus,
+        } = self;
+        *vcpus == 0.0 && *cores == 0 && capabilities.is_empty() && gpus.is_empty()
     }
 }
 

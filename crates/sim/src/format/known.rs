@@ -25,11 +25,37 @@ pub(super) struct Known<'a> {
     bundles: BTreeMap<&'a BundleId, Vec<&'a Bundle>>,
     nodes: BTreeSet<&'a NodeId>,
     pools: BTreeSet<&'a str>,
+    /// Those of them that a node or a bundle says it is in.
+    used: BTreeSet<&'a str>,
     tiers: BTreeSet<&'a str>,
     types: BTreeSet<&'a str>,
     /// Regions and zones in which something is bought.
     regions: BTreeSet<&'a str>,
+    /// Tags that a node has, beside those that the product gives.
+    tags: BTreeSet<&'a str>,
 }
+
+/// Tags that the product gives to nodes (NODE-02, TAG-07), and all that begin with the last.
+const TAGS: [&str; 17] = [
+    "auto-manager",
+    "az",
+    "bundleId",
+    "exclusive",
+    "interruption",
+    "jobId",
+    "jobName",
+    "pool",
+    "reliability",
+    "replicaIndex",
+    "reservedFor",
+    "role",
+    "spare",
+    "tier",
+    "wantedDaemonVersion",
+    "warmFor",
+    "workerLimits",
+];
+const PROVIDED: &str = "provides.";
 
 /// That a name is none of those that there are.
 fn none(kind: &str, name: &str, known: impl IntoIterator<Item = impl ToString>) -> String {
@@ -53,10 +79,14 @@ impl<'a> Known<'a> {
             bundles: BTreeMap::new(),
             nodes: BTreeSet::new(),
             pools: BTreeSet::new(),
+            used: BTreeSet::new(),
             tiers: BTreeSet::new(),
             types: BTreeSet::new(),
             regions: BTreeSet::new(),
+            tags: BTreeSet::new(),
         };
+        let others = scenario.world.unconfigured_pools.iter();
+        known.pools.extend(others.map(PoolName::as_str));
         for pool in &settings.placement_pools {
             known.pools.insert(pool.name.as_str());
             for tier in &pool.tiers {
@@ -88,6 +118,13 @@ impl<'a> Known<'a> {
                     known.bundle_is(bundle);
                 }
                 Action::NodeJoins(node) => known.node_is(node),
+                Action::SetTags { tags, .. } => {
+                    let set = tags.iter().filter(|(_, value)| value.is_some());
+                    known.tags.extend(set.map(|(key, _)| key.as_str()));
+                    known
+                        .used
+                        .extend(tags.get("pool").into_iter().flatten().map(String::as_str));
+                }
                 Action::UpdateHotSpares(entries) => {
                     for spec in entries.iter().map(|entry| &entry["spec"]) {
                         known.types.extend(spec["instanceType"].as_str());
@@ -104,14 +141,52 @@ impl<'a> Known<'a> {
     fn bundle_is(&mut self, bundle: &'a Bundle) {
         let forms = self.bundles.entry(&bundle.bundle_id).or_default();
         forms.push(bundle);
+        self.used.insert(bundle.pool.as_str());
+        self.used.extend(pool_of_backup(bundle));
     }
 
     fn node_is(&mut self, node: &'a NodeSpec) {
         self.nodes.insert(&node.id);
-        self.pools.extend(node.pool.as_ref().map(PoolName::as_str));
+        self.used.extend(node.pool.as_ref().map(PoolName::as_str));
+        self.used.extend(node.tags.get("pool").map(String::as_str));
         self.tiers.extend(node.tier.as_ref().map(TierName::as_str));
-        self.pools.extend(node.tags.get("pool").map(String::as_str));
-        self.tiers.extend(node.tags.get("tier").map(String::as_str));
+        self.tags.extend(node.tags.keys().map(String::as_str));
+    }
+
+    /// Pools that the world says the settings do not have.
+    pub(super) fn look_at_unconfigured(&self, pools: &[PoolName]) -> Vec<(usize, String)> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        for (at, pool) in pools.iter().enumerate() {
+            if self.settings.pool(pool.as_str()).is_some() {
+                found.push((at, format!("the settings have pool {:?}", pool.as_str())));
+            } else if !seen.insert(pool) {
+                found.push((at, format!("pool {:?} stands twice", pool.as_str())));
+            } else if !self.used.contains(pool.as_str()) {
+                let message = format!("no node and no bundle is in pool {:?}", pool.as_str());
+                found.push((at, message));
+            }
+        }
+        found
+    }
+
+    /// A pool in which a node or a bundle is.
+    pub(super) fn home(&self, pool: &PoolName) -> Result<(), String> {
+        self.pool(pool).map_err(|told| {
+            format!("{told}; one that the settings do not have stands in world.unconfiguredPools")
+        })
+    }
+
+    /// Both pools of a bundle: the key below it, and the fault.
+    pub(super) fn homes(&self, bundle: &Bundle) -> Vec<(&'static str, String)> {
+        let backup = pool_of_backup(bundle).map(PoolName::from);
+        [
+            ("pool", Some(bundle.pool.clone())),
+            ("resiliencePolicy.pool", backup),
+        ]
+        .into_iter()
+        .filter_map(|(key, pool)| Some((key, self.home(&pool?).err()?)))
+        .collect()
     }
 
     pub(super) fn bundle(&self, bundle_id: &BundleId) -> Result<(), String> {
@@ -119,6 +194,16 @@ impl<'a> Known<'a> {
             return Ok(());
         }
         Err(none("bundle", bundle_id.as_str(), self.bundles.keys()))
+    }
+
+    /// A copy of a bundle in some form of it; a bundle that is nowhere is a fault of its own.
+    pub(super) fn copy(&self, bundle_id: &BundleId, copy: u32) -> Result<(), String> {
+        match self.bundles.get(bundle_id) {
+            Some(forms) if forms.iter().all(|it| copy >= it.copies()) => {
+                Err(no_copy(bundle_id, copy))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn job(&self, path: &JobPath) -> Result<(), String> {
@@ -153,7 +238,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// A pool of the settings, or one that a node says it is in.
+    /// A pool of the settings, or one that they are said not to have.
     pub(super) fn pool(&self, pool: &PoolName) -> Result<(), String> {
         if self.pools.contains(pool.as_str()) {
             return Ok(());
@@ -177,12 +262,17 @@ impl<'a> Known<'a> {
         Err(none("tier", tier.as_str(), &self.tiers))
     }
 
-    /// The tier that a node says it is of: one of its pool, where that is one of the settings.
+    /// The tier that a node says it is of.
     pub(super) fn tier_of_node(&self, node: &NodeSpec) -> Result<(), String> {
         let Some(tier) = &node.tier else {
             return Ok(());
         };
-        let pool = node.pool.as_ref().map(PoolName::as_str);
+        self.tier_in(tier, node.pool.as_ref())
+    }
+
+    /// A tier of that pool, where the settings have the pool; of any, where none is named.
+    pub(super) fn tier_in(&self, tier: &TierName, pool: Option<&PoolName>) -> Result<(), String> {
+        let pool = pool.map(PoolName::as_str);
         let pools = self.settings.placement_pools.iter();
         let own = |it: &&Pool| pool.is_none_or(|pool| it.name.as_str() == pool);
         let mut tiers = pools.filter(own).flat_map(|pool| &pool.tiers).peekable();
@@ -207,7 +297,7 @@ impl<'a> Known<'a> {
     /// What the policy refuses of a new list of spares: the path below it, and the fault.
     pub(super) fn faults_of_spares(&self, entries: &[Value]) -> Vec<(String, String)> {
         let tree = json!({
-            "url": super::URL,
+            "url": super::settings::URL,
             "placementPools": self.settings.placement_pools,
             "hotSpares": entries,
         });
@@ -253,6 +343,15 @@ impl<'a> Known<'a> {
         }
     }
 
+    /// A tag by its name alone, such as one that a node is said not to have: some node has one like it.
+    pub(super) fn tag_name(&self, key: &str) -> Result<(), String> {
+        if TAGS.contains(&key) || key.starts_with(PROVIDED) || self.tags.contains(key) {
+            return Ok(());
+        }
+        let product = TAGS.into_iter();
+        Err(none("tag", key, self.tags.iter().copied().chain(product)))
+    }
+
     /// What a field of a call or a callback names, by the kind of name that it has.
     pub(super) fn field(&self, kind: &str, value: &str) -> Result<(), String> {
         match kind {
@@ -273,6 +372,7 @@ impl<'a> Known<'a> {
             "instanceType" => self.instance_type(value),
             "jobName" => self.job_name(value),
             "region" => self.region(value),
+            "tagName" => self.tag_name(value),
             _ => Ok(()),
         }
     }
@@ -289,6 +389,15 @@ impl<'a> Known<'a> {
     }
 }
 
+fn pool_of_backup(bundle: &Bundle) -> Option<&str> {
+    let policy = bundle.resilience_policy.as_ref()?;
+    policy.pool.as_ref().map(PoolName::as_str)
+}
+
+fn no_copy(bundle_id: &BundleId, copy: u32) -> String {
+    format!("bundle {bundle_id:?} has no copy {copy}: a second one follows from resiliencePolicy")
+}
+
 /// Whether any of these forms of a bundle has a job.
 pub(super) fn job_in<'a>(
     path: &JobPath,
@@ -303,14 +412,47 @@ pub(super) fn job_in<'a>(
     }
     let copies = forms.clone().map(Bundle::copies).max().unwrap_or_default();
     if path.replica_index >= copies {
-        return Err(format!(
-            "bundle {:?} has no copy {}: a second one follows from resiliencePolicy",
-            path.bundle_id, path.replica_index
-        ));
+        return Err(no_copy(&path.bundle_id, path.replica_index));
     }
     let jobs: BTreeSet<&str> = forms
         .flat_map(|bundle| bundle.jobs.iter().map(|job| job.job_name.as_str()))
         .collect();
     let kind = format!("job in bundle {}", path.bundle_id);
     Err(none(&kind, path.job_name.as_str(), jobs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: SCEN-15
+    #[test]
+    fn the_tags_of_the_product_are_those_of_its_specification() {
+        let line = |file: &str, id: &str| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/spec");
+            let text = std::fs::read_to_string(format!("{folder}/{file}")).expect("it is text");
+            let found = text.lines().find(|line| line.starts_with(id));
+            found.expect("the requirement is there").to_owned()
+        };
+        let text = [
+            line("policy.md", "- **NODE-02**"),
+            line("manager.md", "- **TAG-07**"),
+        ]
+        .concat();
+        let words: BTreeSet<&str> = text
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter_map(|word| word.split(':').next())
+            .collect();
+        for tag in TAGS {
+            assert!(words.contains(tag), "{tag} stands in neither of them");
+        }
+        assert!(words.contains(format!("{PROVIDED}*").as_str()));
+        let others = ["INVALID_ARGUMENT", "reserved_tag", "provides.*"];
+        let missing = words
+            .iter()
+            .filter(|word| !TAGS.contains(word) && !others.contains(word));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
+    }
 }

@@ -2,7 +2,10 @@
 //! machine can have, steps that can follow each other. What is looked at here needs no playing; the
 //! start of the fleet is tried beside it, by building it.
 
+mod contradictions;
 mod expected;
+mod holds;
+mod lists;
 mod refusals;
 mod steps;
 
@@ -10,18 +13,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::bundle::Bundle;
 use greenroom_types::inventory::{Capability, Disk, Gpu, RUNTIME_UNAVAILABLE, RuntimeKind};
-use greenroom_types::{NodeId, SHARE_TOLERANCE};
+use greenroom_types::{NodeId, SHARE_TOLERANCE, TemplateName, Wall};
 
-use super::fleet::{NodeSpec, WorldSpec, simulated};
+use super::fleet::{MigrationTimes, NodeSpec, WorldSpec, simulated};
 use super::known::Known;
 use super::names::JobPath;
+use super::span::Span;
 use super::{Fault, Scenario, SettingsCase, Step};
+use lists::twice;
 
 /// Characters of a name.
 const NAME: usize = 200;
 
 /// A number that no machine has.
 const MOST: f64 = 1_000_000.0;
+
+/// Virtual time that a scenario may last, 366 days.
+const TIME_MAX: Span = Span(366 * 24 * 3_600_000);
 
 /// Faults in the order in which they are found, with the place of each.
 pub(super) struct Found<'a> {
@@ -58,12 +66,48 @@ pub(super) fn of_name(name: &str, faults: &mut Vec<Fault>) {
     }
 }
 
+/// Requirement ids that a file checks.
+pub(super) fn of_spec(spec: &[String], faults: &mut Vec<Fault>) {
+    twice(spec, "spec", &mut Found { faults });
+}
+
 /// Numbers of the world.
 pub(super) fn of_world(world: &WorldSpec, faults: &mut Vec<Fault>) {
     let found = &mut Found { faults };
+    let MigrationTimes {
+        state,
+        ready,
+        stop_output,
+        apply,
+    } = world.migration;
+    for (key, span) in [
+        ("bootTime", world.boot_time),
+        ("startTime", world.start_time),
+        ("stopTime", world.stop_time),
+        ("prepareTime", world.prepare_time),
+        ("startPreparedTime", world.start_prepared_time),
+        ("terminateTime", world.terminate_time),
+        ("pullTime", world.pull_time),
+        ("migration.state", state),
+        ("migration.ready", ready),
+        ("migration.stopOutput", stop_output),
+        ("migration.apply", apply),
+    ] {
+        ends(found, &format!("world.{key}"), span);
+    }
+    let waits = serde_json::to_value(&world.manager.keeper).unwrap_or_default();
+    let waits = waits.as_object().into_iter().flatten();
+    let waits = waits.filter_map(|(key, wait)| Some((key.as_str(), wait.as_u64()?)));
+    for (key, wait) in waits.chain([("silenceMs", world.manager.silence.0)]) {
+        ends(found, &format!("world.manager.{key}"), Span(wait));
+    }
     for (name, shape) in &world.instance_types {
         let path = format!("world.instanceTypes.{name}");
+        if shape.is_nothing() {
+            found.add(&path, "say what it has: vcpus, cores, capabilities or gpus");
+        }
         amount(found, &path, "vcpus", shape.vcpus);
+        amount(found, &path, "cores", shape.cores.into());
         machine(found, &path, &shape.gpus, &shape.capabilities);
     }
     for (tier, zones) in &world.azs {
@@ -71,6 +115,30 @@ pub(super) fn of_world(world: &WorldSpec, faults: &mut Vec<Fault>) {
             found.add(format!("world.azs.{tier}"), "name at least one zone");
         }
     }
+}
+
+/// Names of images, each once.
+fn images(list: &[String], path: &str, found: &mut Found<'_>) {
+    // A name of an image has neither spaces nor what steers a terminal.
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
+    for (at, reference) in list.iter().enumerate() {
+        if reference.is_empty() || reference.chars().any(is_odd) {
+            let message = format!("{reference:?} is no name of an image");
+            found.add(format!("{path}[{at}]"), message);
+        }
+    }
+    twice(list, path, found);
+}
+
+/// Names of templates, each once.
+fn templates(list: &[TemplateName], path: &str, found: &mut Found<'_>) {
+    for (at, template) in list.iter().enumerate() {
+        if template.as_str().parse::<TemplateName>().is_err() {
+            let message = format!("{:?} is no name of a template", template.as_str());
+            found.add(format!("{path}[{at}]"), message);
+        }
+    }
+    twice(list, path, found);
 }
 
 /// Numbers of one node.
@@ -81,17 +149,29 @@ pub(super) fn of_node(node: &NodeSpec, path: &str, faults: &mut Vec<Fault>) {
         found.add(format!("{path}.id"), message);
     }
     amount(found, path, "capacity", node.capacity);
+    amount(found, path, "cores", node.cores.into());
     runtime(found, path, &node.runtime);
     machine(found, path, &node.gpus, &node.capabilities);
     disks(found, path, &node.disks);
-    let mut seen = BTreeSet::new();
-    for (index, job) in node.jobs.iter().enumerate() {
-        if !seen.insert(job) {
-            found.add(
-                format!("{path}.jobs[{index}]"),
-                format!("{job} stands twice"),
-            );
-        }
+    twice(&node.jobs, &format!("{path}.jobs"), found);
+    images(&node.held_images, &format!("{path}.heldImages"), found);
+    let spare = &node.spare;
+    templates(&spare.warm_for, &format!("{path}.spare.warmFor"), found);
+    templates(
+        &spare.reserved_for,
+        &format!("{path}.spare.reservedFor"),
+        found,
+    );
+    if spare.exclusive && spare.reserved_for.is_empty() {
+        let message = "it refuses all that it is not reserved for: say what in reservedFor";
+        found.add(format!("{path}.spare.exclusive"), message);
+    }
+    let mut said = spare.tags();
+    said.extend(node.pool.iter().map(|_| ("pool".to_owned(), String::new())));
+    said.extend(node.tier.iter().map(|_| ("tier".to_owned(), String::new())));
+    for key in node.tags.keys().filter(|key| said.contains_key(*key)) {
+        let message = format!("the node says its {key} twice, here and in a key of its own");
+        found.add(format!("{path}.tags.{key}"), message);
     }
 }
 
@@ -126,7 +206,10 @@ pub(super) fn faults(scenario: &Scenario) -> Vec<Fault> {
         faults: &mut faults,
     };
     for tier in scenario.world.azs.keys() {
-        found.look(format!("world.azs.{tier}"), known.tier(tier));
+        found.look(format!("world.azs.{tier}"), known.elastic_tier(tier));
+    }
+    for (at, message) in known.look_at_unconfigured(&scenario.world.unconfigured_pools) {
+        found.add(format!("world.unconfiguredPools[{at}]"), message);
     }
     for name in scenario.world.instance_types.keys() {
         let path = format!("world.instanceTypes.{name}");
@@ -146,6 +229,7 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
             let message = format!("bundle {id:?} stands twice");
             found.add(format!("bundles[{index}].bundleId"), message);
         }
+        homes(bundle, &format!("bundles[{index}]"), known, found);
     }
     let mut nodes = BTreeSet::new();
     let mut placed: BTreeMap<&JobPath, &str> = BTreeMap::new();
@@ -155,7 +239,14 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
             let message = format!("node {:?} stands twice", node.id);
             found.add(format!("{path}.id"), message);
         }
-        found.look(format!("{path}.tier"), known.tier_of_node(node));
+        home(
+            node,
+            &path,
+            scenario.world.start,
+            &scenario.world,
+            known,
+            found,
+        );
         for (at, job) in node.jobs.iter().enumerate() {
             let path = format!("{path}.jobs[{at}]");
             let Some(bundle) = bundles.get(&job.bundle_id) else {
@@ -172,6 +263,50 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
             }
         }
         room(node, &path, &bundles, found);
+    }
+}
+
+/// Where a bundle is to be placed.
+fn homes(bundle: &Bundle, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
+    for (key, message) in known.homes(bundle) {
+        found.add(format!("{path}.{key}"), message);
+    }
+}
+
+/// Where a node is, and since when.
+fn home(
+    node: &NodeSpec,
+    path: &str,
+    now: Wall,
+    world: &WorldSpec,
+    known: &Known<'_>,
+    found: &mut Found<'_>,
+) {
+    if let Some(pool) = &node.pool {
+        found.look(format!("{path}.pool"), known.home(pool));
+    }
+    found.look(format!("{path}.tier"), known.tier_of_node(node));
+    if let Some(pool) = node.tags.get("pool") {
+        found.look(
+            format!("{path}.tags.pool"),
+            known.home(&pool.as_str().into()),
+        );
+    }
+    if let Some(tier) = node.tags.get("tier") {
+        let tier = tier.as_str().into();
+        found.look(
+            format!("{path}.tags.tier"),
+            known.tier_in(&tier, node.pool.as_ref()),
+        );
+    }
+    if node
+        .created_at
+        .is_some_and(|at| at.resolve(world.start) > now)
+    {
+        found.add(
+            format!("{path}.createdAt"),
+            "it is there before it was made",
+        );
     }
 }
 
@@ -241,6 +376,15 @@ fn amount(found: &mut Found<'_>, path: &str, key: &str, value: f64) {
     }
 }
 
+/// A time that can come to its end.
+fn ends(found: &mut Found<'_>, path: &str, span: Span) {
+    if span > TIME_MAX {
+        let message =
+            format!("{span} is longer than a scenario lasts, which is at most {TIME_MAX}");
+        found.add(path, message);
+    }
+}
+
 fn machine(found: &mut Found<'_>, path: &str, gpus: &[Gpu], capabilities: &[Capability]) {
     let mut seen = BTreeSet::new();
     for (at, gpu) in gpus.iter().enumerate() {
@@ -259,7 +403,12 @@ fn machine(found: &mut Found<'_>, path: &str, gpus: &[Gpu], capabilities: &[Capa
 }
 
 fn disks(found: &mut Found<'_>, path: &str, disks: &[Disk]) {
+    let paths: Vec<&str> = disks.iter().map(|disk| disk.path.as_str()).collect();
+    twice(&paths, &format!("{path}.disks"), found);
     for (at, disk) in disks.iter().enumerate() {
+        if disk.path.is_empty() {
+            found.add(format!("{path}.disks[{at}].path"), "it is empty");
+        }
         if disk.free > disk.total {
             let message = format!("{} bytes free of {}", disk.free, disk.total);
             found.add(format!("{path}.disks[{at}].free"), message);

@@ -131,8 +131,9 @@ impl FromStr for NodeRef {
         let Some(rest) = text.strip_prefix('@') else {
             return text.parse().map(Self::Id).map_err(|_| fault());
         };
+        // In one way only: 1 and 01 would be two keys of one mapping that say two things of one node.
         let number = |text: &str| match text.parse::<usize>() {
-            Ok(number) if number > 0 => Ok(number),
+            Ok(number) if text.starts_with(|first: char| matches!(first, '1'..='9')) => Ok(number),
             _ => Err(fault()),
         };
         let parts: Vec<&str> = rest.split('/').collect();
@@ -217,6 +218,7 @@ mod tests {
         assert_eq!(JobPath::of_job_id("plain-job"), None);
     }
 
+    // spec: SCEN-15
     #[test]
     fn bought_nodes_are_named_by_what_they_were_bought_for() {
         for text in ["n1", "@a/0/e", "@spare/live/1", "@tier/live/cloud/2"] {
@@ -227,6 +229,9 @@ mod tests {
             "a b",
             "@a",
             "@tier/live/cloud/0",
+            "@tier/live/cloud/01",
+            "@tier/live/cloud/+1",
+            "@spare/live/01",
             "@tier/live/1",
             "@spare/live/x/1",
         ] {

@@ -122,6 +122,7 @@ fn world() -> Value {
                 "gpus": list(gpu()),
             }))),
             "azs": map(list(text())),
+            "unconfiguredPools": list(text()),
             "manager": object(&[], Value::Object(manager)),
         }),
     )

@@ -23,6 +23,9 @@ pub enum Instant {
     FromStart(i64),
 }
 
+/// As far away as an instant or a jump of a clock may be, 100 years.
+const FAR_MS: i64 = 36_525 * 24 * 3_600_000;
+
 /// Units by name, largest first, in milliseconds.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
@@ -51,6 +54,16 @@ pub fn signed(text: &str) -> Option<i64> {
         _ => return None,
     };
     Some(sign * i64::try_from(span(rest)?).ok()?)
+}
+
+/// A number of that size is a slip.
+fn near<E: de::Error>(text: &str, ms: i64) -> Result<(), E> {
+    if ms.unsigned_abs() > FAR_MS.unsigned_abs() {
+        return Err(E::custom(format_args!(
+            "{text} is more than 100 years away"
+        )));
+    }
+    Ok(())
 }
 
 // === impl Span ===
@@ -87,11 +100,13 @@ impl<'de> Deserialize<'de> for Span {
 impl<'de> Deserialize<'de> for Signed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        signed(&text).map(Self).ok_or_else(|| {
+        let ms = signed(&text).ok_or_else(|| {
             de::Error::custom(format_args!(
                 "{text:?} is not a signed duration: write it as +10m or -1h"
             ))
-        })
+        })?;
+        near(&text, ms)?;
+        Ok(Self(ms))
     }
 }
 
@@ -117,12 +132,16 @@ impl Instant {
 impl<'de> Deserialize<'de> for Instant {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
+        let instant = Self::parse(&text).ok_or_else(|| {
             de::Error::custom(format_args!(
                 "{text:?} is not an instant: write it as 2026-01-01T20:00:00Z, or as +10m or -5m \
                  from virtual zero"
             ))
-        })
+        })?;
+        if let Self::FromStart(ms) = instant {
+            near(&text, ms)?;
+        }
+        Ok(instant)
     }
 }
 

@@ -24,26 +24,34 @@ fn fault(text: &str) -> String {
 // spec: SCEN-01
 #[test]
 fn only_version_settings_and_steps_are_required() {
-    let least = Scenario::read("s.yaml", "scenario: 1\nsettings: {}\nsteps: []\n").unwrap();
-    assert!(least.steps.is_empty() && least.name.is_empty());
+    const STEPS: &str = "steps: [{expect: {invariants: ok}}]\n";
+    let least = format!("scenario: 1\nsettings: {{}}\n{STEPS}");
+    let least = Scenario::read("s.yaml", &least).unwrap();
+    assert!(least.steps.len() == 1 && least.name.is_empty());
     for (missing, text) in [
-        ("scenario", "settings: {}\nsteps: []\n"),
-        ("settings", "scenario: 1\nsteps: []\n"),
-        ("steps", "scenario: 1\nsettings: {}\n"),
+        ("scenario", format!("settings: {{}}\n{STEPS}")),
+        ("settings", format!("scenario: 1\n{STEPS}")),
+        ("steps", "scenario: 1\nsettings: {}\n".to_owned()),
     ] {
-        assert!(fault(text).contains(missing), "{missing}: {}", fault(text));
+        assert!(
+            fault(&text).contains(missing),
+            "{missing}: {}",
+            fault(&text)
+        );
     }
-    let all = "scenario: 1\nname: n\ndescription: d\nspec: [SCEN-01]\nsettings: {}\nworld: {}\nnodes: []\nbundles: []\nsteps: []\n";
-    let all = Scenario::read("s.yaml", all).unwrap();
+    let all = format!(
+        "scenario: 1\nname: n\ndescription: d\nspec: [SCEN-01]\nsettings: {{}}\nworld: {{}}\nnodes: []\nbundles: []\n{STEPS}"
+    );
+    let all = Scenario::read("s.yaml", &all).unwrap();
     assert_eq!(
         (all.name.as_str(), &all.spec[..]),
         ("n", &["SCEN-01".to_owned()][..])
     );
     assert!(
-        fault("scenario: 2\nsettings: {}\nsteps: []\n")
+        fault(&format!("scenario: 2\nsettings: {{}}\n{STEPS}"))
             .contains("s.yaml:1:1: scenario: 2 is no version")
     );
-    let extra = fault("scenario: 1\nsettings: {}\nsteps: []\nstepz: []\n");
+    let extra = fault(&format!("scenario: 1\nsettings: {{}}\n{STEPS}stepz: []\n"));
     assert!(
         extra.starts_with("s.yaml:4:1: stepz: unknown key"),
         "{extra}"
@@ -96,7 +104,7 @@ fn unknown_keys_name_line_and_key_wherever_they_stand() {
 // spec: SCEN-05
 #[test]
 fn instants_of_bundles_count_from_virtual_zero() {
-    let text = "scenario: 1\nsettings: {}\nworld: {start: 2026-03-01T00:00:00Z}\nbundles:\n  - {bundleId: a, pool: p, startDateTime: +10m, stopAt: 2027-01-01T00:00:00Z, jobs: [{jobName: e, startDateTime: -5m}]}\nsteps: []\n";
+    let text = "scenario: 1\nsettings: {}\nworld: {start: 2026-03-01T00:00:00Z, unconfiguredPools: [p]}\nbundles:\n  - {bundleId: a, pool: p, startDateTime: +10m, stopAt: 2027-01-01T00:00:00Z, jobs: [{jobName: e, startDateTime: -5m}]}\nsteps: [{expect: {invariants: ok}}]\n";
     let read = Scenario::read("s.yaml", text).unwrap();
     let bundle = &read.bundles[0];
     assert_eq!(
@@ -170,7 +178,7 @@ fn every_action_of_the_format_is_read() {
         "nodeStopped: n1",
         "nodeDies: n1",
         "inventory: {node: n1, capacity: 2, cordoned: true}",
-        "setTags: {node: n1, tags: {a: b, c: null}}",
+        "setTags: {node: n1, tags: {a: b, spare: null}}",
         "jobFails: {job: a/0/e, reason: x}",
         "jobRejected: {job: a/0/e, node: n1, role: primary, reason: x, invalidSpec: true}",
         "jobRejected: {job: a/0/e, code: DISK}",
@@ -207,7 +215,7 @@ fn every_action_of_the_format_is_read() {
 #[test]
 fn every_expectation_of_the_format_is_read() {
     let served = [
-        "jobs: {a/0/e: {state: unplaced, node: n1, tier: t, pool: p, gpu: 0, restarts: 1}}",
+        "jobs: {a/0/e: {state: placed, node: n1, tier: t, pool: p, gpu: 0, restarts: 1}}",
         "sameNode: [[a/0/e, a/0/f]]",
         "differentNode: [[a/0/e, a/1/e]]",
         "differentAz: [[a/0/e, a/1/e]]",
@@ -220,11 +228,13 @@ fn every_expectation_of_the_format_is_read() {
         "callbacks: [{onError: {}}]",
         "metrics: {jobsRejected: 1}",
         "trace: {job: a/0/e, chosen: n1, attempts: [{tier: t, outcome: placed, filtered: {n2: cordoned}, survivors: [n1]}]}",
-        "dryRun: {kind: place, node: n1, tier: t, instanceType: x}",
-        "admission: {kind: ok, unplaceable: [a/0/e], errors: [], warnings: []}",
+        "dryRun: {kind: place, node: n1, tier: t}",
+        "dryRun: {kind: provision, tier: t, instanceType: x}",
+        "admission: {kind: noCapacity, unplaceable: [a/0/e], errors: [], warnings: []}",
         "pending: {a/0/e: +5m}",
         "drain: {node: n1, phase: done, jobs: {a/0/e: migrated}}",
-        "migration: {job: a/0/e, phase: done, target: n1, abortReason: x}",
+        "migration: {job: a/0/e, phase: done, target: n1}",
+        "migration: {job: a/0/e, phase: aborted, abortReason: x}",
         "spares: {pool: p, live: 1, pending: 0, target: 1}",
         "bundle: {id: a, broken: true}",
         "invariants: ok",

@@ -46,7 +46,7 @@ const ERRORS: [&str; 20] = [
 ];
 
 /// What names something of a scenario.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "job",
     "node",
     "bundle",
@@ -55,6 +55,7 @@ const NAMES: [&str; 8] = [
     "instanceType",
     "jobName",
     "region",
+    "tagName",
 ];
 
 /// The shape of a field of this kind.
@@ -157,6 +158,10 @@ fn of_text(shape: &Value, wanted: &Value, look: Look<'_>) -> Result<(), String> 
             Err(fault) => Err(fault.message),
         },
         Some("role") => role(text),
+        // Every call and callback has one; others may be empty where there is none.
+        Some("job" | "node" | "bundle" | "jobName") if text.is_empty() => {
+            Err("expected a name, found an empty text".to_owned())
+        }
         Some(kind) if !text.is_empty() => look(kind, text),
         _ => Ok(()),
     }

@@ -7,7 +7,7 @@ use greenroom_policy::getters::{Admission, DryRun};
 use greenroom_policy::migration::MigrateOptions;
 use greenroom_policy::spare::HotSpareChanges;
 use greenroom_policy::{ApiCall, ApiId, Event};
-use greenroom_types::Millis;
+use greenroom_types::{BundleId, Millis};
 
 use super::{Stuck, World};
 use crate::format::Step;
@@ -18,8 +18,8 @@ use crate::format::action::Action;
 pub(crate) enum Answer {
     /// A dry run; none for an unknown name.
     DryRun(Option<Box<DryRun>>),
-    /// An admission.
-    Admission(Box<Admission>),
+    /// An admission of that bundle.
+    Admission(BundleId, Box<Admission>),
 }
 
 /// How an action ended.
@@ -206,7 +206,8 @@ impl World {
                 let policy = self.policy.as_ref();
                 let policy = policy.ok_or_else(|| Stuck("no policy is connected".to_owned()))?;
                 let admission = policy.validate_bundle_admission(bundle);
-                self.last_admission = Some(Answer::Admission(Box::new(admission)));
+                let bundle_id = bundle.bundle_id.clone();
+                self.last_admission = Some(Answer::Admission(bundle_id, Box::new(admission)));
                 return Ok(None);
             }
             other => return Err(Stuck(format!("{other:?} is no operator's act"))),

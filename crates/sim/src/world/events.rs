@@ -127,11 +127,17 @@ impl World {
             Action::Connect(_) => self.connect(),
             Action::Partition(node) => {
                 let node_id = self.known(node)?;
+                if self.workers.get(&node_id).is_some_and(|worker| worker.cut) {
+                    return Err(Stuck(format!("{node} is cut off already")));
+                }
                 self.partition(&node_id);
                 Ok(())
             }
             Action::Heal(node) => {
                 let node_id = self.known(node)?;
+                if self.workers.get(&node_id).is_some_and(|worker| !worker.cut) {
+                    return Err(Stuck(format!("{node} is not cut off")));
+                }
                 self.heal(&node_id);
                 Ok(())
             }

@@ -143,7 +143,7 @@ scenario: 1
 settings:
   placementPools: [{name: own, tiers: [{name: own, kind: local-servers, scaleOut: fixed}]}]
 nodes: [{id: n, pool: own, capacity: 2, heldImages: [reg/old:1]}]
-steps: []
+steps: [{expect: {invariants: ok}}]
 ";
 
     fn world() -> World {

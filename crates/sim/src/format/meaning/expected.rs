@@ -1,17 +1,17 @@
 //! Expectations: every name that they have.
 //!
 //! An expectation about what is nowhere would hold or fail whatever the policy does. The list of keys
-//! here is that of [`Expect`], taken apart so that a new one cannot be forgotten.
+//! here is that of [`Expect`], taken apart so that a new one cannot be forgotten. What contradicts itself
+//! is looked at in [`contradictions`].
 
 use std::collections::BTreeMap;
 
 use greenroom_placement::FailureReason;
-use greenroom_policy::metrics::Metrics;
 use greenroom_types::bundle::Bundle;
-use greenroom_types::tree;
-use serde_json::Value;
+use greenroom_types::{PoolName, TierName, tree};
+use serde_json::{Map, Value};
 
-use super::Found;
+use super::{Found, contradictions};
 use crate::format::expect::{
     AdmissionExpect, AttemptExpect, DrainExpect, DryRunExpect, Expect, Happened, JobExpect,
     MigrationExpect, NodeCount, NodeExpect, TraceExpect,
@@ -20,9 +20,6 @@ use crate::format::known::{Known, job_in};
 use crate::format::names::JobPath;
 use crate::served::leaf::words;
 use crate::served::{self, Names};
-
-/// Above it nothing is counted.
-const COUNTED: f64 = 9_007_199_254_740_992.0;
 
 /// What was asked by the steps before.
 pub(super) struct Answers<'a> {
@@ -71,13 +68,17 @@ pub(super) fn faults(
         ("differentAz", different_az),
         ("differentCloud", different_cloud),
     ] {
-        of_pairs(list, &format!("{path}.{key}"), known, found);
+        let path = format!("{path}.{key}");
+        of_pairs(list, &path, known, found);
+        let apart = (key == "sameNode").then_some(&different_node[..]);
+        contradictions::of_pairs(list, &path, apart, found);
     }
     for (node, wanted) in nodes {
         let path = format!("{path}.nodes.{node}");
         found.look(&path, known.node(node));
         of_node(wanted, &path, known, found);
     }
+    contradictions::of_counts(node_count, &format!("{path}.nodeCount"), found);
     for (at, wanted) in node_count.iter().enumerate() {
         let path = match is_list_of_counts {
             false => format!("{path}.nodeCount"),
@@ -98,7 +99,7 @@ pub(super) fn faults(
         let path = format!("{path}.callbacks");
         of_happened(wanted, served::callbacks(), &path, known, found);
     }
-    of_metrics(metrics, &format!("{path}.metrics"), found);
+    of_metrics(metrics, &format!("{path}.metrics"), known, found);
     if let Some(wanted) = drain {
         of_drain(wanted, &format!("{path}.drain"), known, found);
     }
@@ -139,11 +140,24 @@ fn of_job(job: &JobPath, wanted: &JobExpect, path: &str, known: &Known<'_>, foun
     if let Some(node) = node {
         found.look(format!("{path}.node"), known.node(node));
     }
+    of_place(pool.as_ref(), tier.as_ref(), path, known, found);
+    contradictions::of_job(wanted, path, found);
+}
+
+/// A pool, a tier, or a tier of a pool.
+fn of_place(
+    pool: Option<&PoolName>,
+    tier: Option<&TierName>,
+    path: &str,
+    known: &Known<'_>,
+    found: &mut Found<'_>,
+) {
+    let is_pool = pool.map_or(Ok(()), |pool| known.pool(pool));
+    let tier_of = pool.filter(|_| is_pool.is_ok());
+    found.look(format!("{path}.pool"), is_pool);
     if let Some(tier) = tier {
-        found.look(format!("{path}.tier"), known.tier(tier));
-    }
-    if let Some(pool) = pool {
-        found.look(format!("{path}.pool"), known.pool(pool));
+        let is_tier = known.tier(tier).and_then(|()| known.tier_in(tier, tier_of));
+        found.look(format!("{path}.tier"), is_tier);
     }
 }
 
@@ -168,10 +182,13 @@ fn of_node(wanted: &NodeExpect, path: &str, known: &Known<'_>, found: &mut Found
         jobs,
         tags,
     } = wanted;
+    contradictions::of_node(wanted, path, found);
     for (key, value) in tags {
-        if let Some(value) = value {
-            found.look(format!("{path}.tags.{key}"), known.tag(key, value));
-        }
+        let is_known = match value {
+            Some(value) => known.tag(key, value),
+            None => known.tag_name(key),
+        };
+        found.look(format!("{path}.tags.{key}"), is_known);
     }
     for (at, job) in jobs.iter().flatten().enumerate() {
         found.look(format!("{path}.jobs[{at}]"), known.job(job));
@@ -179,12 +196,8 @@ fn of_node(wanted: &NodeExpect, path: &str, known: &Known<'_>, found: &mut Found
 }
 
 fn of_count(wanted: &NodeCount, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
-    if let Some(pool) = &wanted.pool {
-        found.look(format!("{path}.pool"), known.pool(pool));
-    }
-    if let Some(tier) = &wanted.tier {
-        found.look(format!("{path}.tier"), known.tier(tier));
-    }
+    let (pool, tier) = (wanted.pool.as_ref(), wanted.tier.as_ref());
+    of_place(pool, tier, path, known, found);
 }
 
 fn of_happened(
@@ -195,6 +208,7 @@ fn of_happened(
     found: &mut Found<'_>,
 ) {
     let list = if wanted.below_list { ".list" } else { "" };
+    contradictions::of_happened(wanted, path, found);
     let look = |kind: &str, name: &str| known.field(kind, name);
     for (index, item) in wanted.list.iter().enumerate() {
         for (below, message) in names.faults(&item.name, &item.fields, &look) {
@@ -203,66 +217,32 @@ fn of_happened(
     }
 }
 
-fn of_metrics(wanted: &BTreeMap<String, Value>, path: &str, found: &mut Found<'_>) {
-    let all = serde_json::to_value(Metrics::default()).unwrap_or_default();
-    let Value::Object(all) = all else { return };
-    let known: Vec<&str> = all.keys().map(String::as_str).collect();
-    for (name, wanted) in wanted {
-        let path = format!("{path}.{name}");
-        match all.get(name) {
-            None => found.add(path, tree::unknown_key(name, &known)),
-            Some(Value::Number(_)) => of_counter(wanted, &path, found),
-            // Some are counted by a name of their own.
-            Some(Value::Array(_)) if wanted.is_array() => {}
-            Some(Value::Array(_)) => {
-                let told = tree::other_kind("a sequence", &tree::found(wanted));
-                found.add(path, told);
-            }
-            Some(_) => match wanted {
-                Value::Object(inner) => {
-                    for (key, wanted) in inner {
-                        let path = format!("{path}.{key}");
-                        if wanted.is_object() {
-                            continue;
-                        }
-                        of_counter(wanted, &path, found);
-                    }
-                }
-                other => {
-                    let told = tree::other_kind("a map", &tree::found(other));
-                    found.add(path, told);
-                }
-            },
-        }
+fn of_metrics(
+    wanted: &BTreeMap<String, Value>,
+    path: &str,
+    known: &Known<'_>,
+    found: &mut Found<'_>,
+) {
+    if wanted.is_empty() {
+        return;
     }
-}
-
-/// Nothing is counted below 0, nor as far as a number of YAML is no whole number any more.
-fn of_counter(wanted: &Value, path: &str, found: &mut Found<'_>) {
-    match wanted.as_f64() {
-        None => {
-            let told = tree::other_kind("f64", &tree::found(wanted));
-            found.add(path, told);
-        }
-        Some(number) if number < 0.0 => {
-            found.add(path, format!("{wanted} cannot be: write 0 or more"));
-        }
-        Some(number) if number > COUNTED => {
-            found.add(path, format!("{wanted} is more than is ever counted"));
-        }
-        Some(_) => {}
+    let look = |kind: &str, name: &str| known.field(kind, name);
+    let wanted: Map<String, Value> = wanted.clone().into_iter().collect();
+    for (below, message) in served::metric_faults(&Value::Object(wanted), &look) {
+        found.add(format!("{path}{below}"), message);
     }
 }
 
 fn of_drain(wanted: &DrainExpect, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
     found.look(format!("{path}.node"), known.node(&wanted.node));
-    for job in wanted.jobs.keys() {
+    for job in wanted.jobs.iter().flat_map(BTreeMap::keys) {
         found.look(format!("{path}.jobs.{job}"), known.job(job));
     }
 }
 
 fn of_migration(wanted: &MigrationExpect, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
     found.look(format!("{path}.job"), known.job(&wanted.job));
+    contradictions::of_migration(wanted, path, found);
     if let Some(target) = &wanted.target {
         found.look(format!("{path}.target"), known.node(target));
     }
@@ -270,6 +250,7 @@ fn of_migration(wanted: &MigrationExpect, path: &str, known: &Known<'_>, found: 
 
 fn of_trace(wanted: &TraceExpect, path: &str, known: &Known<'_>, found: &mut Found<'_>) {
     found.look(format!("{path}.job"), known.job(&wanted.job));
+    contradictions::of_trace(wanted, path, found);
     if let Some(reason) = &wanted.reason {
         let reasons = words::<FailureReason>();
         if !reasons.contains(&reason.as_str()) {
@@ -291,7 +272,7 @@ fn of_trace(wanted: &TraceExpect, path: &str, known: &Known<'_>, found: &mut Fou
         if let Some(tier) = tier {
             found.look(format!("{path}.tier"), known.tier(tier));
         }
-        for node in filtered.keys() {
+        for node in filtered.iter().flat_map(BTreeMap::keys) {
             found.look(format!("{path}.filtered.{node}"), known.node(node));
         }
         for (at, node) in survivors.iter().flatten().enumerate() {
@@ -310,6 +291,7 @@ fn of_dry_run(
     if !answers.dry_run {
         found.add(path, "no step before asks for a dry run");
     }
+    contradictions::of_dry_run(wanted, path, found);
     if let Some(node) = &wanted.node {
         found.look(format!("{path}.node"), known.node(node));
     }
@@ -331,6 +313,7 @@ fn of_admission(
         found.add(path, "no step before asks for an admission");
         return;
     };
+    contradictions::of_admission(wanted, path, found);
     for (at, job) in wanted.unplaceable.iter().flatten().enumerate() {
         let path = format!("{path}.unplaceable[{at}]");
         if job.bundle_id != bundle.bundle_id {

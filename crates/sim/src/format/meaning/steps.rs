@@ -3,20 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::bundle::Bundle;
-use greenroom_types::{BundleId, NodeId, TemplateName};
+use greenroom_types::node::RejectionCode;
+use greenroom_types::{BundleId, NodeId, TemplateName, Wall};
 
-use super::{Found, amount, disks, expected, machine, of_bundle, of_node, refusals, runtime};
-use crate::format::action::{Action, HoldKind};
+use super::holds::{self, Held};
+use super::lists::twice;
+use super::{
+    Found, MOST, TIME_MAX, amount, disks, ends, expected, home, homes, images, machine, of_bundle,
+    of_node, refusals, runtime, templates,
+};
+use crate::format::action::Action;
 use crate::format::expect::{Expect, Happened};
-use crate::format::fleet::NodeSpec;
+use crate::format::fleet::{InventoryChange, NodeSpec};
 use crate::format::known::Known;
 use crate::format::names::{JobPath, NodeRef};
 use crate::format::span::Span;
 use crate::format::{Deed, Scenario, Step};
 use crate::served::leaf;
-
-/// Virtual time that a scenario may last, 366 days.
-const TIME_MAX: Span = Span(366 * 24 * 3_600_000);
 
 /// What a step says by itself.
 pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
@@ -30,6 +33,7 @@ pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
     let Deed::Act(action) = &step.deed else {
         return;
     };
+    holds::alone(step, path, found);
     match action {
         // A faulty bundle may be the point of the step.
         Action::CreateBundle(bundle) if step.refused.is_none() => {
@@ -39,27 +43,59 @@ pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
             of_bundle(bundle, &format!("{path}.updateBundle"), found.faults);
         }
         Action::NodeJoins(node) => of_node(node, &format!("{path}.nodeJoins"), found.faults),
-        Action::Inventory(change) => {
-            let path = format!("{path}.inventory");
-            if let Some(capacity) = change.capacity {
-                amount(found, &path, "capacity", capacity);
+        Action::Inventory(change) => of_inventory(change, &format!("{path}.inventory"), found),
+        Action::JobRejected {
+            role,
+            invalid_spec,
+            code,
+            ..
+        } => {
+            let path = format!("{path}.jobRejected");
+            if let Some(role) = role {
+                found.look(format!("{path}.role"), leaf::role(role.as_str()));
             }
-            let gpus = change.gpus.as_deref().unwrap_or_default();
-            let capabilities = change.capabilities.as_deref().unwrap_or_default();
-            machine(found, &path, gpus, capabilities);
-            disks(found, &path, change.disks.as_deref().unwrap_or_default());
-            if let Some(name) = &change.runtime {
-                runtime(found, &path, name);
+            if *invalid_spec && code.is_some_and(|code| code != RejectionCode::InvalidSpec) {
+                let message = "invalidSpec: true stands for the code INVALID_SPEC: leave one out";
+                found.add(format!("{path}.code"), message);
             }
         }
-        Action::JobRejected {
-            role: Some(role), ..
-        } => found.look(
-            format!("{path}.jobRejected.role"),
-            leaf::role(role.as_str()),
-        ),
-        Action::SetTemplateImages(images) => {
-            for (template, references) in images {
+        Action::Drain {
+            timeout, strategy, ..
+        } => {
+            let path = format!("{path}.drain");
+            if let Some(timeout) = timeout {
+                ends(found, &format!("{path}.timeout"), *timeout);
+            }
+            if strategy.is_of_none() {
+                let message = "write a strategy, or one for each of some jobs";
+                found.add(format!("{path}.strategy"), message);
+            }
+        }
+        Action::NodeReturns { jobs, .. } => {
+            twice(jobs, &format!("{path}.nodeReturns.jobs"), found);
+        }
+        // What is asked may be wrong where it is refused.
+        Action::UpdateHotSpareNode {
+            warm_for,
+            reserved_for,
+            exclusive,
+            ..
+        } if step.refused.is_none() => {
+            let path = format!("{path}.updateHotSpareNode");
+            if warm_for.is_none() && reserved_for.is_none() && exclusive.is_none() {
+                found.add(&path, "say what changes: warmFor, reservedFor or exclusive");
+            }
+            for (key, list) in [("warmFor", warm_for), ("reservedFor", reserved_for)] {
+                let list = list.as_deref().unwrap_or_default();
+                templates(list, &format!("{path}.{key}"), found);
+            }
+        }
+        Action::SetTemplateImages(lists) => {
+            if lists.is_empty() {
+                let path = format!("{path}.setTemplateImages");
+                found.add(path, "name at least one template");
+            }
+            for (template, references) in lists {
                 let path = format!("{path}.setTemplateImages");
                 if template.as_str().parse::<TemplateName>().is_err() {
                     found.add(
@@ -67,41 +103,93 @@ pub(super) fn alone(step: &Step, path: &str, found: &mut Found<'_>) {
                         format!("{:?} is no name of a template", template.as_str()),
                     );
                 }
-                for (at, reference) in references.iter().enumerate() {
-                    if reference.is_empty() || reference.chars().any(is_odd) {
-                        let path = format!("{path}.{template}[{at}]");
-                        found.add(path, format!("{reference:?} is no name of an image"));
-                    }
-                }
+                images(references, &format!("{path}.{template}"), found);
             }
         }
-        Action::CreateFails { next: 0, .. } => {
-            found.add(format!("{path}.createFails.next"), "write 1 or more");
+        Action::CreateFails { next, error, .. } => {
+            let path = format!("{path}.createFails");
+            times(*next, &path, found);
+            if error.is_empty() {
+                found.add(format!("{path}.error"), "write the provider's code");
+            }
         }
-        Action::StartFails { next: 0, .. } => {
-            found.add(format!("{path}.startFails.next"), "write 1 or more");
-        }
+        Action::StartFails { next, .. } => times(*next, &format!("{path}.startFails"), found),
         Action::SetTags { tags, .. } if tags.is_empty() => {
             found.add(format!("{path}.setTags.tags"), "name at least one tag");
         }
-        Action::Hold(kinds) if kinds.is_empty() => {
-            found.add(format!("{path}.hold"), "name at least one kind");
-        }
-        Action::Release(kinds) if kinds.is_empty() => {
-            found.add(format!("{path}.release"), "name at least one kind");
+        Action::Clock { wall_jump } if wall_jump.0 == 0 => {
+            found.add(
+                format!("{path}.clock.wallJump"),
+                "the clock stays where it is",
+            );
         }
         _ => {}
     }
 }
 
-/// A name of an image has neither spaces nor what steers a terminal.
-fn is_odd(letter: char) -> bool {
-    letter.is_whitespace() || letter.is_control()
+/// How often something fails from here on.
+fn times(next: u32, path: &str, found: &mut Found<'_>) {
+    let path = format!("{path}.next");
+    if next == 0 {
+        found.add(path, "write 1 or more");
+    } else if f64::from(next) > MOST {
+        found.add(path, format!("{next} is more than is ever tried"));
+    }
+}
+
+fn of_inventory(change: &InventoryChange, path: &str, found: &mut Found<'_>) {
+    let InventoryChange {
+        node: _,
+        az,
+        capacity,
+        cores,
+        utilization_cap,
+        capabilities,
+        gpus,
+        held_images,
+        cordoned,
+        disks: file_systems,
+        runtime: name,
+    } = change;
+    let says_something = az.is_some()
+        || capacity.is_some()
+        || cores.is_some()
+        || utilization_cap.is_some()
+        || capabilities.is_some()
+        || gpus.is_some()
+        || held_images.is_some()
+        || cordoned.is_some()
+        || file_systems.is_some()
+        || name.is_some();
+    if !says_something {
+        found.add(
+            path,
+            "say what is different: capacity, cores, cordoned, ...",
+        );
+    }
+    for (key, value) in [("capacity", *capacity), ("cores", cores.map(f64::from))] {
+        if let Some(value) = value {
+            amount(found, path, key, value);
+        }
+    }
+    let gpus = gpus.as_deref().unwrap_or_default();
+    machine(
+        found,
+        path,
+        gpus,
+        capabilities.as_deref().unwrap_or_default(),
+    );
+    disks(found, path, file_systems.as_deref().unwrap_or_default());
+    let held = held_images.as_deref().unwrap_or_default();
+    images(held, &format!("{path}.heldImages"), found);
+    if let Some(name) = name {
+        runtime(found, path, name);
+    }
 }
 
 /// What was before a step, as far as the file says it.
 struct Before<'a> {
-    held: BTreeSet<HoldKind>,
+    held: Held<'a>,
     nodes: BTreeSet<&'a NodeId>,
     bundles: BTreeSet<&'a BundleId>,
     admitted: Option<&'a Bundle>,
@@ -110,18 +198,21 @@ struct Before<'a> {
     cut_off: BTreeSet<&'a NodeRef>,
     /// What runs where, as long as nothing can have changed that.
     running: Option<BTreeMap<&'a JobPath, &'a NodeId>>,
+    /// The wall clock went with virtual time so far.
+    clock_goes: bool,
 }
 
 /// What steps say of the rest of the scenario, in their order.
 pub(super) fn in_order(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
     let mut before = Before {
-        held: BTreeSet::new(),
+        held: Held::default(),
         nodes: scenario.nodes.iter().map(|node| &node.id).collect(),
         bundles: scenario.bundles.iter().map(|it| &it.bundle_id).collect(),
         admitted: None,
         dry_run: false,
         cut_off: BTreeSet::new(),
         running: Some(BTreeMap::new()),
+        clock_goes: true,
     };
     for node in &scenario.nodes {
         before.runs_on(node);
@@ -164,7 +255,16 @@ pub(super) fn in_order(scenario: &Scenario, known: &Known<'_>, found: &mut Found
             // What is refused may be a name that is not there.
             Deed::Act(action) if step.refused.is_none() => {
                 names(action, &path, known, found);
-                before.takes(action, &path, found);
+                if let Action::NodeJoins(node) = action {
+                    let start = scenario.world.start;
+                    let now = match before.clock_goes {
+                        true => start.plus(i64::try_from(step.at).unwrap_or(i64::MAX)),
+                        false => Wall(i64::MAX),
+                    };
+                    let path = format!("{path}.nodeJoins");
+                    home(node, &path, now, &scenario.world, known, found);
+                }
+                before.takes(step, action, &path, found);
             }
             Deed::Act(action) => before.asks(action),
         }
@@ -189,7 +289,7 @@ impl<'a> Before<'a> {
     }
 
     /// An accepted action: whether it can be, after what was before.
-    fn takes(&mut self, action: &'a Action, path: &str, found: &mut Found<'_>) {
+    fn takes(&mut self, step: &'a Step, action: &'a Action, path: &str, found: &mut Found<'_>) {
         self.asks(action);
         let leaves_jobs_alone = matches!(
             action,
@@ -223,6 +323,7 @@ impl<'a> Before<'a> {
                         format!("no step before cuts {node} off"),
                     );
                 }
+                self.cut_off.remove(node);
             }
             Action::CreateBundle(bundle) => {
                 let is_new = self.bundles.insert(&bundle.bundle_id);
@@ -257,16 +358,11 @@ impl<'a> Before<'a> {
                 }
                 self.runs_on(node);
             }
-            Action::Hold(kinds) => self.held.extend(kinds),
+            Action::Hold(kinds) => self.held.hold(kinds, step.only.as_ref()),
             Action::Release(kinds) => {
-                for (index, kind) in kinds.iter().enumerate() {
-                    if !self.held.contains(kind) {
-                        let path = format!("{path}.release[{index}]");
-                        let kind = crate::format::code(kind);
-                        found.add(path, format!("no step before holds {kind}"));
-                    }
-                }
+                self.held.release(kinds, step.only.as_ref(), path, found);
             }
+            Action::Clock { .. } => self.clock_goes = false,
             _ => {}
         }
     }
@@ -287,7 +383,7 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
     let here = format!("{path}.{key}");
     match action {
         Action::CreateBundle(bundle) | Action::UpdateBundle(bundle) => {
-            found.look(format!("{here}.pool"), known.pool(&bundle.pool));
+            homes(bundle, &here, known, found);
         }
         Action::Admit(_)
         | Action::SetTemplateImages(_)
@@ -339,8 +435,10 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
         Action::SetTags { node, tags } => {
             found.look(format!("{here}.node"), known.node(node));
             for (key, value) in tags {
-                if let Some(value) = value {
-                    found.look(format!("{here}.tags.{key}"), known.tag(key, value));
+                let path = format!("{here}.tags.{key}");
+                match value {
+                    Some(value) => found.look(path, known.tag(key, value)),
+                    None => found.look(path, known.tag_name(key)),
                 }
             }
         }
@@ -354,7 +452,6 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
             }
         }
         Action::NodeJoins(node) => {
-            found.look(format!("{here}.tier"), known.tier_of_node(node));
             for (at, job) in node.jobs.iter().enumerate() {
                 found.look(format!("{here}.jobs[{at}]"), known.job(job));
             }
@@ -372,7 +469,11 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
         }
         Action::DryRun(wanted) => match wanted.path() {
             Some(job) => found.look(here, known.job(&job)),
-            None => found.look(format!("{here}.bundle"), known.bundle(&wanted.bundle)),
+            None => {
+                let copies = known.copy(&wanted.bundle, wanted.replica);
+                found.look(format!("{here}.bundle"), known.bundle(&wanted.bundle));
+                found.look(format!("{here}.replica"), copies);
+            }
         },
         Action::CreateFails { tier, .. } => {
             found.look(format!("{here}.tier"), known.elastic_tier(tier));
