@@ -196,6 +196,8 @@ pub enum FaultCode {
     RootVolumeNotAws,
     /// A shape without name or numbers.
     InvalidCandidate,
+    /// Two shapes of one name in a tier.
+    DuplicateCandidate,
     /// A spare entry for a pool that is not there.
     UnknownHotSparePool,
     /// Two spare entries for one pool.
@@ -333,6 +335,7 @@ impl FaultCode {
             Self::RegionMissing => "regionMissing",
             Self::RootVolumeNotAws => "rootVolumeNotAws",
             Self::InvalidCandidate => "invalidCandidate",
+            Self::DuplicateCandidate => "duplicateCandidate",
             Self::UnknownHotSparePool => "unknownHotSparePool",
             Self::DuplicateHotSpare => "duplicateHotSpare",
             Self::InvalidTargetCount => "invalidTargetCount",

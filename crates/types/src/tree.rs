@@ -162,9 +162,16 @@ pub fn unknown_key(key: &str, known: &[&str]) -> String {
         Some(near) => message.push_str(&format!("; did you mean {near}? ")),
         None => message.push_str("; "),
     }
-    match known {
+    // A key that is read from two places stands twice among those that are known.
+    let mut once: Vec<&str> = Vec::new();
+    for name in known {
+        if !once.contains(name) {
+            once.push(name);
+        }
+    }
+    match once.as_slice() {
         [] => message.push_str("no key is known here"),
-        known => message.push_str(&format!("known here: {}", known.join(", "))),
+        once => message.push_str(&format!("known here: {}", once.join(", "))),
     }
     message
 }

@@ -77,7 +77,9 @@ impl<'a> Node<'a> {
 
     /// The value of a key, null included.
     pub(super) fn raw(&mut self, key: &'static str) -> Option<&'a Value> {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
         self.map?.get(key)
     }
 
@@ -299,14 +301,8 @@ impl<'a> Node<'a> {
         for key in self.map.into_iter().flat_map(Map::keys) {
             if !self.known.contains(&key.as_str()) {
                 let path = self.path_of(key);
-                faults.add(
-                    FaultCode::UnknownKey,
-                    &path,
-                    format!(
-                        "no setting is called {key:?}; known here: {}",
-                        self.known.join(", ")
-                    ),
-                );
+                let message = greenroom_types::tree::unknown_key(key, &self.known);
+                faults.add(FaultCode::UnknownKey, &path, message);
             }
         }
     }

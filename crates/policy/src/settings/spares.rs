@@ -103,8 +103,10 @@ pub(super) fn hot_spares(
         let tier = pool.and_then(|pool| pool.tiers.iter().find(|tier| tier.is_elastic()));
         if let Some(tier) = tier.filter(|_| target_count > 0 && !spec.instance_type.is_empty()) {
             let shapes = tier.candidate_instance_types.iter();
-            let shapes: Vec<&str> = shapes.map(|shape| shape.instance_type.as_str()).collect();
-            if !shapes.contains(&spec.instance_type.as_str()) {
+            let shapes = shapes.map(|shape| shape.instance_type.as_str());
+            let shapes: Vec<&str> = shapes.filter(|shape| !shape.trim().is_empty()).collect();
+            // A tier that lists none has a fault of its own.
+            if !shapes.is_empty() && !shapes.contains(&spec.instance_type.as_str()) {
                 f.add(
                     FaultCode::SpareInstanceTypeNotListed,
                     &spec_node.path_of("instanceType"),

@@ -448,3 +448,63 @@ fn settings_that_could_never_work_are_refused() {
     );
     assert_eq!(faults(json!({"url": "a b:99999"})), ["unknownValue@url"]);
 }
+
+// spec: CONF-12
+#[test]
+fn a_shape_stands_once_in_a_tier() {
+    let shape = |name: &str| json!({"instanceType": name, "totalCapacity": 4, "totalCores": 2});
+    let mut twice = elastic("t");
+    twice["candidateInstanceTypes"] = json!([shape("m5"), shape("m6"), shape("m5")]);
+    let mut other = elastic("u");
+    other["candidateInstanceTypes"] = json!([shape("m5")]);
+    let tree = json!({"placementPools": [{"name": "p", "tiers": [twice, other]}]});
+    assert_eq!(
+        faults(tree),
+        ["duplicateCandidate@placementPools[0].tiers[0].candidateInstanceTypes[2].instanceType"]
+    );
+}
+
+// spec: CONF-15
+#[test]
+fn a_slip_in_a_key_is_told_with_what_was_meant_and_each_known_key_once() {
+    let message = |tree: Value| {
+        let error = parse(tree).unwrap_err();
+        let mut faults = error.faults.into_iter();
+        let found = faults.find(|fault| fault.code == FaultCode::UnknownKey);
+        found.expect("an unknown key").message
+    };
+    let mut slip = fixed("own");
+    slip["maxNode"] = json!(3);
+    for (tree, meant) in [
+        (json!({"placementPool": []}), "placementPools"),
+        (
+            json!({"placement": {"failureBackofMs": 1}}),
+            "failureBackoffMs",
+        ),
+        (
+            json!({"placementPools": [{"name": "p", "tiers": [slip]}]}),
+            "maxNodes",
+        ),
+    ] {
+        let told = message(tree);
+        assert!(told.contains(&format!("did you mean {meant}? ")), "{told}");
+        let (_, known) = told.split_once("known here: ").expect("the known keys");
+        let known: Vec<&str> = known.split(", ").collect();
+        let once: std::collections::BTreeSet<&str> = known.iter().copied().collect();
+        assert_eq!(once.len(), known.len(), "{told}");
+    }
+}
+
+// spec: CONF-13
+#[test]
+fn no_fault_lists_what_there_is_none_of() {
+    let mut bare = elastic("t");
+    bare["candidateInstanceTypes"] = json!([]);
+    let error = parse(json!({
+        "placementPools": [{"name": "p", "tiers": [bare]}],
+        "hotSpares": [{"pool": "p", "targetCount": 1, "spec": {"instanceType": "m5"}}],
+    }))
+    .unwrap_err();
+    let codes: Vec<FaultCode> = error.faults.iter().map(|fault| fault.code).collect();
+    assert_eq!(codes, [FaultCode::NoCandidateInstanceTypes]);
+}

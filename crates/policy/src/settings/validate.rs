@@ -213,11 +213,7 @@ fn tier(entry: &Value, path: &str, f: &mut Faults) -> Option<Tier> {
     let max_nodes = node.count("maxNodes", Zero::Allowed, f);
     let placement_lead_ms = node.millis("placementLeadMs", Zero::Allowed, f);
     let provision_timeout_ms = node.millis("provisionTimeoutMs", Zero::Refused, f);
-    let candidates: Vec<CandidateInstanceType> = node
-        .list("candidateInstanceTypes", f)
-        .into_iter()
-        .map(|(entry, path)| candidate(entry, &path, f))
-        .collect();
+    let candidates = candidates(&mut node, &name, f);
     let root_volume = node.get("rootVolume").is_some().then(|| {
         let mut volume = node.child("rootVolume", f);
         let read = RootVolume {
@@ -319,6 +315,29 @@ fn required<T: serde::de::DeserializeOwned>(
         return None;
     }
     node.choice(key, values, f)
+}
+
+/// The shapes of a tier. Each is known by its name alone, so that of two of one name the second would
+/// never be bought.
+fn candidates(node: &mut Node<'_>, tier: &TierName, f: &mut Faults) -> Vec<CandidateInstanceType> {
+    let mut candidates: Vec<CandidateInstanceType> = Vec::new();
+    for (entry, path) in node.list("candidateInstanceTypes", f) {
+        let read = candidate(entry, &path, f);
+        let name = &read.instance_type;
+        let is_double = candidates.iter().any(|other| other.instance_type == *name);
+        if is_double && !name.trim().is_empty() {
+            f.add(
+                FaultCode::DuplicateCandidate,
+                &format!("{path}.instanceType"),
+                format!(
+                    "tier {tier:?} lists shape {name:?} already; a shape is known by its name, so give \
+                     another size of it a tier of its own"
+                ),
+            );
+        }
+        candidates.push(read);
+    }
+    candidates
 }
 
 fn candidate(entry: &Value, path: &str, f: &mut Faults) -> CandidateInstanceType {

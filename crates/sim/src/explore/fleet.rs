@@ -92,7 +92,9 @@ fn pool(dice: &mut Dice, name: &str) -> Value {
 }
 
 fn elastic(dice: &mut Dice, name: &str, kind: &str) -> Value {
-    let shapes: Vec<Value> = (0..dice.within(1, 2)).map(|_| shape(dice)).collect();
+    let mut shapes: Vec<Value> = (0..dice.within(1, 2)).map(|_| shape(dice)).collect();
+    // A shape stands once in a tier (CONF-12).
+    shapes.dedup_by(|a, b| a["instanceType"] == b["instanceType"]);
     let mut tier = json!({
         "name": name, "kind": kind, "region": "eu-1", "scaleOut": "elastic",
         "candidateInstanceTypes": shapes,

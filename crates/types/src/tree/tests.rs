@@ -195,3 +195,15 @@ fn what_is_right_is_read() {
         Some(Sort::Plain)
     );
 }
+
+#[test]
+fn a_known_key_is_listed_once() {
+    assert_eq!(
+        unknown_key("kindd", &["kind", "name", "kind"]),
+        "unknown key \"kindd\"; did you mean kind? known here: kind, name"
+    );
+    assert_eq!(
+        unknown_key("x", &[]),
+        "unknown key \"x\"; no key is known here"
+    );
+}
