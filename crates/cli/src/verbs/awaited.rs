@@ -72,8 +72,9 @@ impl Awaited {
         now: Wall,
         limit: Duration,
     ) {
+        let end = now.plus(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
         for job_id in jobs {
-            match why_not(bundle, job_id, dormant.contains(job_id), now, limit) {
+            match why_not(bundle, job_id, dormant.contains(job_id), now, end) {
                 None => self.jobs.push(job_id.clone()),
                 Some(why) => self.others.entry(why).or_default().push(job_id.clone()),
             }
@@ -101,12 +102,13 @@ fn names(jobs: &[JobId]) -> String {
     }
 }
 
-fn why_not(
+/// Why a job is not waited for until `end`; none where it is.
+pub(crate) fn why_not(
     bundle: &Bundle,
     job_id: &JobId,
     is_dormant: bool,
     now: Wall,
-    limit: Duration,
+    end: Wall,
 ) -> Option<Unawaited> {
     let job = (0..bundle.copies())
         .flat_map(|copy| bundle.jobs.iter().map(move |job| (copy, job)))
@@ -127,7 +129,6 @@ fn why_not(
             StartMode::Auto => Unawaited::Stopped,
         });
     }
-    let end = now.plus(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
     start.filter(|start| *start > end).map(Unawaited::Later)
 }
 

@@ -1,14 +1,17 @@
-//! Waiting until jobs run and stay up.
+//! Waiting until jobs run and stay up, or until it is known that one will not.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use greenroom_sdk::types::job::{HistoryKind, JobInfo, JobState, JobWithHistory};
+use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
+use greenroom_sdk::types::job::{HistoryKind, JobInfo, JobState, JobWithHistory, StopReason};
 use greenroom_sdk::types::node::ServiceRestarts;
 use greenroom_sdk::types::stream::StreamEvent;
-use greenroom_sdk::types::{JobId, NodeId, StartId};
-use greenroom_sdk::{Client, EventSettings, JobSearch, StreamItem};
+use greenroom_sdk::types::{JobId, NodeId, StartId, Wall};
+use greenroom_sdk::{Client, EventSettings, InitialState, JobSearch, StreamItem};
 
+use super::awaited::{now, why_not};
+use super::get::BundleRow;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::say;
 
@@ -20,7 +23,10 @@ const SETTLED: Duration = Duration::from_secs(2);
 struct Waiting {
     jobs: BTreeMap<JobId, Standing>,
     total: usize,
-    failed: Option<String>,
+    /// Until when.
+    end: Wall,
+    /// Why it is in vain: a token, and words.
+    failed: Option<(&'static str, String)>,
 }
 
 /// How one of them stands.
@@ -33,11 +39,14 @@ struct Standing {
     /// The start of which restarts are counted.
     start_id: Option<StartId>,
     restarts: ServiceRestarts,
+    /// The newest entry of its history when it was first looked at.
+    seen: Option<u64>,
 }
 
 /// Waits until every job has a running instance that stays up, telling progress.
 pub(crate) async fn until_running(client: &Client, jobs: Vec<JobId>, limit: Duration) -> Outcome {
-    let mut waiting = Waiting::new(jobs);
+    let ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+    let mut waiting = Waiting::new(jobs, now().plus(ms));
     let watch = waiting.watch(client);
     match tokio::time::timeout(limit, watch).await {
         Ok(ended) => ended,
@@ -53,7 +62,7 @@ pub(crate) async fn until_running(client: &Client, jobs: Vec<JobId>, limit: Dura
 // === impl Waiting ===
 
 impl Waiting {
-    fn new(jobs: Vec<JobId>) -> Self {
+    fn new(jobs: Vec<JobId>, end: Wall) -> Self {
         let jobs: BTreeMap<JobId, Standing> = jobs
             .into_iter()
             .map(|job_id| (job_id, Standing::default()))
@@ -61,6 +70,7 @@ impl Waiting {
         Self {
             total: jobs.len(),
             jobs,
+            end,
             failed: None,
         }
     }
@@ -77,9 +87,7 @@ impl Waiting {
                 standing.restarts = found.restarts.unwrap_or_default();
             }
         }
-        for job in &state.active_jobs {
-            self.heed(Instant::now(), &job.job);
-        }
+        self.heed_all(Instant::now(), &state);
         while !self.jobs.is_empty() && self.failed.is_none() {
             let due = self.due();
             let item = tokio::select! {
@@ -97,27 +105,62 @@ impl Waiting {
             let now = Instant::now();
             match item {
                 Some(StreamItem::Event(stamped)) => match &stamped.event {
-                    StreamEvent::JobUpdated(job) | StreamEvent::JobActive(job) => {
-                        self.heed(now, job);
-                    }
+                    StreamEvent::JobUpdated(job)
+                    | StreamEvent::JobActive(job)
+                    | StreamEvent::JobPending(job) => self.heed(now, job),
+                    StreamEvent::BundleUpdated(status) => self.heed_bundle(status),
                     StreamEvent::JobInfo(info) => self.note(now, info),
                     StreamEvent::JobDeleted(job_id) if self.jobs.contains_key(job_id) => {
-                        self.failed = Some(format!("job {job_id} was deleted meanwhile"));
+                        self.fail("job_deleted", format!("job {job_id} was deleted meanwhile"));
                     }
                     _ => {}
                 },
-                Some(StreamItem::Resnapshot(state)) => {
-                    for job in &state.active_jobs {
-                        self.heed(now, &job.job);
-                    }
-                }
+                Some(StreamItem::Resnapshot(state)) => self.heed_all(now, &state),
                 Some(StreamItem::Closed(error)) => return Err(error.into()),
                 None => return Err(Failure::failed("the event stream ended")),
             }
         }
         match self.failed.take() {
-            Some(text) => Err(Failure::failed(text).because("job_failed")),
+            Some((reason, text)) => Err(Failure::failed(text).because(reason)),
             None => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, reason: &'static str, text: String) {
+        self.failed.get_or_insert((reason, text));
+    }
+
+    fn heed_all(&mut self, now: Instant, state: &InitialState) {
+        for job in &state.active_jobs {
+            self.heed(now, &job.job);
+        }
+        for status in &state.bundles {
+            self.heed_bundle(status);
+        }
+    }
+
+    /// Takes note of a bundle, which may say that a job that is waited for does not come to run.
+    fn heed_bundle(&mut self, status: &BundleStatus) {
+        let bundle = &status.bundle;
+        let waited = status.jobs.iter().filter(|job| {
+            let standing = self.jobs.get(&job.job_id);
+            standing.is_some_and(|standing| standing.on.is_none())
+        });
+        let found = waited.filter_map(|job| {
+            let job_id = &job.job_id;
+            let broken = BundleRow::of(status).cause;
+            let why = match why_not(bundle, job_id, job.dormant, now(), self.end) {
+                _ if bundle.state == BundleState::Deleting => {
+                    "its bundle is being deleted".to_owned()
+                }
+                Some(why) => why.to_string(),
+                None => format!("its bundle is broken: {}", broken?),
+            };
+            Some(format!("job {job_id} is not waited for any longer: {why}"))
+        });
+        let found = found.collect::<Vec<_>>().into_iter().next();
+        if let Some(text) = found {
+            self.fail("not_running", text);
         }
     }
 
@@ -141,11 +184,26 @@ impl Waiting {
             standing.up_since = on.is_some().then_some(now);
             standing.on = on;
         }
+        let newest = job.history.last().map_or(0, |entry| entry.seq);
+        let seen = *standing.seen.get_or_insert(newest);
+        let stopped = stopped_by_request(job).is_some_and(|seq| seq > seen);
         match (job.state, &job.terminal_state) {
             (JobState::Post, Some(verdict)) => {
-                self.failed = Some(format!("job {job_id} failed: {}", verdict.reason));
+                let text = format!("job {job_id} failed: {}", verdict.reason);
+                self.fail("job_failed", text);
             }
             (JobState::Post, None) => self.done(job_id, "is completed"),
+            (JobState::Pre | JobState::Active, _) if job.job.is_dormant() || stopped => {
+                // One that rests for a call of StopJob is awake already.
+                let again = match job.job.is_dormant() {
+                    true => format!("`greenroom start {job_id}` starts it again"),
+                    false => format!(
+                        "`greenroom stop {job_id}` and then `greenroom start {job_id}` start it again"
+                    ),
+                };
+                let text = format!("job {job_id} was stopped by hand meanwhile; {again}");
+                self.fail("job_stopped", text);
+            }
             (JobState::Pre | JobState::Active, _) => {}
         }
     }
@@ -226,6 +284,27 @@ impl Standing {
     }
 }
 
+/// The entry that ended the newest run by request, where nothing runs since.
+fn stopped_by_request(job: &JobWithHistory) -> Option<u64> {
+    let mut last = BTreeMap::new();
+    for entry in job.history.iter().filter(|it| it.kind.at().is_some()) {
+        last.insert(&entry.start_id, &entry.kind);
+    }
+    let is_over = |kind: &&HistoryKind| matches!(kind, HistoryKind::Stopped(_));
+    let entries = || job.history.iter().rev();
+    let newest = entries().find(|it| matches!(it.kind, HistoryKind::Provisioned(_)))?;
+    let mut ends = entries().filter(|it| it.start_id == newest.start_id);
+    let end = ends.find(|it| matches!(it.kind, HistoryKind::Stopping { .. }))?;
+    let by_request = matches!(
+        end.kind,
+        HistoryKind::Stopping {
+            reason: StopReason::UserRequested,
+            ..
+        }
+    );
+    (by_request && last.values().all(is_over)).then_some(end.seq)
+}
+
 /// The node and start of an instance that runs. Entries of several instances may be mixed, as where
 /// one stops while the next one runs already.
 fn running_on(job: &JobWithHistory) -> Option<(NodeId, Option<StartId>)> {
@@ -243,9 +322,12 @@ fn running_on(job: &JobWithHistory) -> Option<(NodeId, Option<StartId>)> {
 
 #[cfg(test)]
 mod tests {
-    use greenroom_sdk::types::Wall;
-    use greenroom_sdk::types::job::{At, HistoryEntry, Job, JobInfoKind};
+    use greenroom_sdk::types::bundle::{Bundle, BundleJob, BundleJobStatus};
+    use greenroom_sdk::types::job::{At, HistoryEntry, Job, JobInfoKind, TerminalState};
     use greenroom_sdk::types::node::InstanceKey;
+
+    use greenroom_sdk::types::job::{MANUAL, TAG_START_MODE};
+    use greenroom_sdk::types::node::NodeMetadata;
 
     use super::*;
 
@@ -285,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_job_runs_when_it_has_stayed_up_and_not_while_its_worker_restarts_it() {
-        let mut waiting = Waiting::new(vec!["j".into()]);
+        let mut waiting = Waiting::new(vec!["j".into()], Wall(i64::MAX));
         let begun = Instant::now();
         let later = |ms| begun + Duration::from_millis(ms);
         assert_eq!(waiting.due(), None);
@@ -313,10 +395,129 @@ mod tests {
 
     #[test]
     fn a_job_that_did_what_it_was_to_do_is_waited_for_no_longer() {
-        let mut waiting = Waiting::new(vec!["j".into()]);
+        let mut waiting = Waiting::new(vec!["j".into()], Wall(i64::MAX));
         let mut over = running();
         over.state = JobState::Post;
         waiting.heed(Instant::now(), &over);
         assert!(waiting.jobs.is_empty() && waiting.failed.is_none());
+    }
+
+    fn entry(seq: u64, start_id: &str, kind: HistoryKind) -> HistoryEntry {
+        HistoryEntry {
+            at: Wall(0),
+            seq,
+            start_id: Some(start_id.into()),
+            kind,
+        }
+    }
+
+    fn at(node_id: &str) -> At {
+        let node = NodeMetadata {
+            node_id: node_id.into(),
+            ..NodeMetadata::default()
+        };
+        At {
+            role: "primary".into(),
+            node: std::sync::Arc::new(node),
+            running: None,
+        }
+    }
+
+    fn ends(seq: u64, start_id: &str, reason: StopReason) -> [HistoryEntry; 2] {
+        let stopping = HistoryKind::Stopping {
+            at: at("n"),
+            reason,
+            detail: String::new(),
+        };
+        [
+            entry(seq, start_id, stopping),
+            entry(seq + 1, start_id, HistoryKind::Stopped(at("n"))),
+        ]
+    }
+
+    #[test]
+    fn a_job_that_somebody_stops_meanwhile_is_waited_for_no_longer() {
+        let mut job = running();
+        job.history = vec![entry(1, "s", HistoryKind::Provisioned(at("n")))];
+        job.history.extend(ends(2, "s", StopReason::UserRequested));
+        let told = |waiting: &Waiting| waiting.failed.clone().map(|(reason, _)| reason);
+        // It was stopped before, and that is why it is started now.
+        let mut waiting = Waiting::new(vec!["j".into()], Wall(i64::MAX));
+        waiting.heed(Instant::now(), &job);
+        assert_eq!(told(&waiting), None);
+        job.history
+            .push(entry(4, "t", HistoryKind::Provisioned(at("n"))));
+        waiting.heed(Instant::now(), &job);
+        assert_eq!(told(&waiting), None);
+        // By `greenroom stop`, whether it ran already or not.
+        let mut dormant = job.clone();
+        let tag = (TAG_START_MODE.to_owned(), MANUAL.to_owned());
+        dormant.job.tags.extend([tag]);
+        waiting.heed(Instant::now(), &dormant);
+        assert_eq!(told(&waiting), Some("job_stopped"));
+        // By a call to the Manager; not where it fails, is moved or its bundle changed.
+        for (reason, expected) in [
+            (StopReason::UserRequested, Some("job_stopped")),
+            (StopReason::JobFailed, None),
+            (StopReason::Migration, None),
+            (StopReason::BundleChanged, None),
+        ] {
+            let mut waiting = Waiting::new(vec!["j".into()], Wall(i64::MAX));
+            waiting.heed(Instant::now(), &job);
+            let mut job = job.clone();
+            job.history.extend(ends(5, "t", reason));
+            waiting.heed(Instant::now(), &job);
+            assert_eq!(told(&waiting), expected, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_whose_bundle_says_that_it_does_not_run_is_waited_for_no_longer() {
+        let status = BundleStatus {
+            bundle: Bundle {
+                bundle_id: "b".into(),
+                jobs: ["e", "f"]
+                    .map(|name| BundleJob {
+                        job_name: name.into(),
+                        ..BundleJob::default()
+                    })
+                    .into(),
+                ..Bundle::default()
+            },
+            jobs: ["e", "f"]
+                .map(|name| BundleJobStatus {
+                    job_id: format!("b.0.{name}").as_str().into(),
+                    replica_index: 0,
+                    job_name: name.into(),
+                    dormant: false,
+                    terminal_state: None,
+                })
+                .into(),
+            lease_expires_at: None,
+        };
+        let told = |change: &dyn Fn(&mut BundleStatus)| {
+            let end = now().plus(120_000);
+            let mut waiting = Waiting::new(vec!["b.0.e".into()], end);
+            let mut status = status.clone();
+            change(&mut status);
+            waiting.heed_bundle(&status);
+            waiting.failed.map(|(_, text)| text).unwrap_or_default()
+        };
+        assert_eq!(told(&|_| {}), "");
+        let broken = told(&|status| {
+            status.jobs[1].terminal_state = Some(TerminalState {
+                reason: "it failed 7 times".to_owned(),
+                by: String::new(),
+                at: Wall(0),
+            });
+        });
+        assert!(
+            broken.contains("b.0.e") && broken.contains("is broken: job b.0.f: it failed 7"),
+            "{broken}"
+        );
+        let deleted = told(&|status| status.bundle.state = BundleState::Deleting);
+        assert!(deleted.contains("is being deleted"), "{deleted}");
+        let later = told(&|status| status.bundle.start_date_time = Some(now().plus(3_600_000)));
+        assert!(later.contains("beyond this wait"), "{later}");
     }
 }
