@@ -34,6 +34,9 @@ pub(crate) const POOL: &str = "local";
 /// Jobs have 10 s between signal and kill; this is a little more.
 const STOP_LIMIT: Duration = Duration::from_secs(12);
 
+/// Workers and the control plane are in service within this, or something is wrong.
+const SERVICE_LIMIT: Duration = Duration::from_secs(60);
+
 /// Pause before a worker that ended by itself is started again, so that one that ends at once does
 /// not keep the machine busy.
 const RESTART_PAUSE: Duration = Duration::from_millis(500);
@@ -158,6 +161,11 @@ impl Control {
         Failure::failed(format!("the control plane ended: {why}"))
     }
 
+    /// Why no instance is in service, where that is known.
+    fn problem(&self) -> Option<String> {
+        self.supervisor.current().problem()
+    }
+
     pub(crate) async fn stop(self) {
         self.supervisor.stop().await;
         let _ = self.close.send(());
@@ -263,8 +271,12 @@ impl System {
             .iter()
             .map(|worker| worker.node_id.clone())
             .collect();
+        let running = tokio::time::timeout(SERVICE_LIMIT, until_running(&self.client, &node_ids));
         tokio::select! {
-            running = until_running(&self.client, &node_ids) => running?,
+            running = running => match running {
+                Ok(running) => running?,
+                Err(_) => return Err(self.not_running(&node_ids).await),
+            },
             (at, how) = first_ended(&mut self.workers) => {
                 let number = self.workers[at].number;
                 let text = format!("worker-{number} ended before it was a node ({how})");
@@ -276,7 +288,39 @@ impl System {
         settings["url"] = address.into();
         self.control = Some(Control::start(settings, Access::default(), listener, None)?);
         // Whoever is told that everything is up may ask at once.
-        self.auto().await.map(drop)
+        match tokio::time::timeout(SERVICE_LIMIT, self.auto()).await {
+            Ok(live) => live.map(drop),
+            Err(_) => {
+                let why = self.control.as_ref().and_then(Control::problem);
+                let why =
+                    why.unwrap_or_else(|| "it is still reading the Manager's state".to_owned());
+                Err(Failure::failed(format!(
+                    "the control plane is not in service after {SERVICE_LIMIT:?}: {why}"
+                )))
+            }
+        }
+    }
+
+    /// Which workers are no nodes in service, and why.
+    async fn not_running(&self, node_ids: &[NodeId]) -> Failure {
+        let nodes = self.client.list_nodes().await.unwrap_or_default();
+        let stands = |node_id: &NodeId| {
+            let node = nodes.iter().find(|it| it.metadata.node_id == *node_id);
+            match node {
+                Some(node) if node.state == NodeState::Running => None,
+                Some(node) => Some(format!("{node_id} is {:?} {}", node.state, node.reason)),
+                None => Some(format!(
+                    "{node_id} is no node: the Manager has not reached it"
+                )),
+            }
+        };
+        let stand: Vec<String> = node_ids.iter().filter_map(stands).collect();
+        let text = format!(
+            "not all workers are in service after {SERVICE_LIMIT:?}: {}",
+            stand.join("; ")
+        );
+        let logs = self.plan.data.join("worker-N/worker.log");
+        Failure::failed(text).hint(format!("their logs are {}", logs.display()))
     }
 
     pub(crate) fn manager_address(&self) -> SocketAddr {

@@ -17,6 +17,8 @@ use crate::output::say;
 use crate::verbs::node::write_secret;
 use crate::verbs::worker::Runtime;
 
+/// Name by which jobs call this program.
+const NAME: &str = "greenroom";
 /// File in which a worker keeps what it got for its token.
 const CREDENTIAL: &str = "credential.json";
 /// A worker says that it can be dialled within this.
@@ -108,8 +110,9 @@ pub(crate) async fn spawn(
     if !plan.keep {
         command.arg("--leave");
     }
-    // Jobs of the examples call this very program by its name.
-    command.env("PATH", path_with(&program));
+    let named = under_its_name(&plan.data, &program);
+    let named = named.map_err(|error| failed("give this program its name", error))?;
+    command.env("PATH", path_with(&named));
     // A group of its own: Ctrl-C is for this process, which ends the workers in order.
     command.process_group(0);
     command
@@ -249,12 +252,27 @@ fn vcpus_of_each(workers: u32) -> f64 {
     (all / f64::from(workers.max(1)) * 100.0).round() / 100.0
 }
 
-fn path_with(program: &Path) -> OsString {
-    let mut path = program
-        .parent()
-        .unwrap_or(Path::new("/"))
-        .as_os_str()
-        .to_owned();
+/// The folder in which this program lies as `greenroom`: jobs of the examples call it so. One that was
+/// stored under another name gets a link in the data folder.
+fn under_its_name(data: &Path, program: &Path) -> std::io::Result<PathBuf> {
+    let here = program.parent().unwrap_or(Path::new("/"));
+    if program.file_name().is_some_and(|name| name == NAME) {
+        return Ok(here.to_owned());
+    }
+    let folder = data.join("bin");
+    std::fs::create_dir_all(&folder)?;
+    let link = folder.join(NAME);
+    if std::fs::read_link(&link).ok().as_deref() != Some(program) {
+        // A service that is started at this moment finds either the old or the new one.
+        let fresh = folder.join(format!("{NAME}.{}", std::process::id()));
+        std::os::unix::fs::symlink(program, &fresh)?;
+        std::fs::rename(&fresh, &link)?;
+    }
+    folder.canonicalize()
+}
+
+fn path_with(folder: &Path) -> OsString {
+    let mut path = folder.as_os_str().to_owned();
     if let Some(rest) = std::env::var_os("PATH") {
         path.push(":");
         path.push(rest);
@@ -318,6 +336,31 @@ impl LocalWorker {
         if tokio::time::timeout(END_LIMIT, self.wait()).await.is_err() {
             processes::kill(self.pid);
             self.wait().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_any_name_is_found_by_its_jobs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = Path::new("/opt/greenroom/bin/greenroom");
+        let found = under_its_name(folder.path(), own).expect("a folder");
+        assert_eq!(found, Path::new("/opt/greenroom/bin"));
+        assert!(!folder.path().join("bin").exists());
+        for program in [
+            "/opt/greenroom-0.9",
+            "/opt/greenroom-1.0",
+            "/opt/greenroom-1.0",
+        ] {
+            let found = under_its_name(folder.path(), Path::new(program)).expect("a folder");
+            let links: Vec<_> = std::fs::read_dir(&found).expect("a folder").collect();
+            assert_eq!(links.len(), 1);
+            let link = std::fs::read_link(found.join("greenroom")).expect("a link");
+            assert_eq!(link, Path::new(program));
         }
     }
 }

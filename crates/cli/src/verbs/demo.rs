@@ -2,6 +2,7 @@
 
 mod moves;
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use super::media::chain;
 use super::worker::Runtime;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::local::{Plan, System};
 use crate::output::Output;
 use crate::signals::Signals;
@@ -27,8 +28,10 @@ const EXAMPLE: &str = include_str!("../../../../examples/primary-backup.yaml");
 const CALM: Duration = Duration::from_secs(3);
 /// How long it is watched after it came back.
 const AFTER: Duration = Duration::from_secs(2);
-/// It must come back within this.
-const LIMIT: Duration = Duration::from_secs(60);
+/// What is waited for must happen within this.
+const STEP_LIMIT: Duration = Duration::from_secs(45);
+/// The whole story ends within this.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Show what Greenroom does, with real processes on this machine.
 #[derive(Debug, Args)]
@@ -62,6 +65,8 @@ pub(crate) struct Demo {
 struct Timeline {
     begun: Instant,
     output: Output,
+    /// The step that was told last.
+    last: RefCell<String>,
 }
 
 /// How a failover went, as a viewer and an operator saw it.
@@ -118,6 +123,7 @@ impl Timeline {
     /// One step of the story.
     fn tell(&self, step: &str, text: &str) -> Outcome {
         let ms = self.ms();
+        self.last.replace(format!("{step} {text}"));
         let told = serde_json::json!({"atMs": ms, "step": step, "text": text});
         let seconds = Duration::from_millis(ms).as_secs_f64();
         self.output
@@ -146,6 +152,14 @@ impl Port {
         Err(Failure::failed("the probe ended"))
     }
 
+    /// The same within a time; else the failure says what the control plane and the job's worker know.
+    async fn on_air_with(&mut self, auto: &AutoManager, job_id: &JobId, what: &str) -> Outcome {
+        match tokio::time::timeout(STEP_LIMIT, self.on_air()).await {
+            Ok(on_air) => on_air,
+            Err(_) => Err(not_happened(what, STEP_LIMIT, auto, job_id)),
+        }
+    }
+
     async fn longest_gap_ms(self) -> Result<u64, Failure> {
         let report = self
             .probe
@@ -154,6 +168,17 @@ impl Port {
             .map_err(|error| Failure::failed(chain(&error)))?;
         Ok(report.longest_gap_us / 1_000)
     }
+}
+
+/// What did not happen in time, and what is known of the job that it hangs on.
+fn not_happened(what: &str, limit: Duration, auto: &AutoManager, job_id: &JobId) -> Failure {
+    let report = auto.explain(job_id);
+    let why = report.map_or_else(
+        || format!("job {job_id} is not known to the control plane"),
+        |report| greenroom_console::words::of_report(&report),
+    );
+    let text = format!("{what}: not within {} s\n{why}", limit.as_secs());
+    Failure::lines(Exit::Failed, &text)
 }
 
 /// Stages the failover; fails unless the production came back.
@@ -176,6 +201,7 @@ async fn stage(
     let time = Timeline {
         begun: Instant::now(),
         output: demo.output,
+        last: RefCell::default(),
     };
     let starting = format!("Manager, control plane and {workers} workers on this machine");
     time.tell("starting", &starting)?;
@@ -205,7 +231,9 @@ async fn stage(
     };
     let told = tokio::select! {
         told = tokio::time::timeout(limit, story(&time, &mut system)) => told.unwrap_or_else(|_| {
-            Err(Failure::failed(format!("the story has not ended after {} s", limit.as_secs())))
+            let (limit, step) = (limit.as_secs(), time.last.take());
+            let text = format!("the story has not ended after {limit} s; it hangs after: {step}");
+            Err(Failure::failed(text))
         }),
         () = signals.recv() => Err(Failure::failed("interrupted")),
     };
@@ -231,8 +259,10 @@ async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {
         "submitted",
         &format!("bundle {name}: a channel with a backup"),
     )?;
-    primary.on_air().await?;
-    backup.on_air().await?;
+    let first = "the first packet of the primary";
+    primary.on_air_with(&auto, &ids[0], first).await?;
+    let first = "the first packet of the backup";
+    backup.on_air_with(&auto, &ids[1], first).await?;
     let on_air_ms = time.ms();
     let from = node_of(&auto, &ids[0])?;
     let other = node_of(&auto, &ids[1])?;
@@ -252,8 +282,16 @@ async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {
     )?;
 
     let mut declared_lost_ms = 0;
+    let by = tokio::time::Instant::now() + STEP_LIMIT;
     let to = loop {
-        match callbacks.next().await {
+        let Ok(heard) = tokio::time::timeout_at(by, callbacks.next()).await else {
+            let what = match declared_lost_ms {
+                0 => format!("the loss of {from}"),
+                _ => "a new place for the primary".to_owned(),
+            };
+            return Err(not_happened(&what, STEP_LIMIT, &auto, &ids[0]));
+        };
+        match heard {
             Some(Heard::Callback(callback)) => match &*callback {
                 Callback::OnNodeStopping { node_id } if *node_id == from => {
                     declared_lost_ms = time.ms() - broken_ms;
@@ -283,7 +321,8 @@ async fn tell_failover(time: &Timeline, system: &mut System) -> Outcome {
     for line in why.unwrap_or_default().lines().skip(2) {
         time.tell("why", line.trim())?;
     }
-    primary.on_air().await?;
+    let again = "the first packet of the primary on its new node";
+    primary.on_air_with(&auto, &ids[0], again).await?;
     let on_air_again_ms = time.ms() - broken_ms;
     time.tell(
         "on air again",

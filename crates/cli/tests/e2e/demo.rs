@@ -51,3 +51,19 @@ fn the_failover_demo_ends_with_a_summary_and_leaves_nothing() {
     assert_eq!(up.job("tale.0.a"), before);
     up.end();
 }
+
+/// A copy of the program under a name of its own, where nothing is called `greenroom`.
+#[test]
+fn a_demo_runs_whatever_its_program_is_called() {
+    let folder = temp();
+    let program = folder.path().join("gr-1.0");
+    std::fs::copy(env!("CARGO_BIN_EXE_greenroom"), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args(["demo", "handover", "--times", "1", "--json"]);
+    command.env_clear().env("TMPDIR", folder.path());
+    command.env("PATH", "/usr/bin:/bin");
+    let ran = finish(&mut command).ok();
+    let lines = ran.json_lines();
+    let summary = &lines.last().expect("a summary")["summary"];
+    assert_eq!(summary["kept"], true, "{summary}");
+}

@@ -15,7 +15,7 @@ use greenroom_sdk::types::job::Container;
 use greenroom_sdk::types::{JobId, MigrationId, NodeId};
 use serde::Serialize;
 
-use super::{Demo, Port, Runtime, Timeline, node_of};
+use super::{Demo, Port, Runtime, Timeline, node_of, not_happened};
 use crate::failure::{Failure, Outcome};
 use crate::local::System;
 use crate::verbs::media::chain;
@@ -103,7 +103,8 @@ impl Moves {
         let bundle = example(port.port, strategy, self.image.as_deref())?;
         let job_id = bundle.job_id(0, &bundle.jobs[0].job_name);
         system.client.create_bundle(bundle).await?;
-        port.on_air().await?;
+        let first = "the first packet of the channel";
+        port.on_air_with(&auto, &job_id, first).await?;
         let mut at = node_of(&auto, &job_id)?;
         time.tell("on air", &format!("{job_id} on {at}"))?;
         tokio::time::sleep(CALM).await;
@@ -255,7 +256,10 @@ async fn move_once(
     };
     tokio::time::timeout(MOVE_LIMIT, ended)
         .await
-        .unwrap_or_else(|_| Err(Failure::failed(format!("the move to {to} does not end"))))
+        .unwrap_or_else(|_| {
+            let what = format!("the end of the move to {to}");
+            Err(not_happened(&what, MOVE_LIMIT, auto, job_id))
+        })
 }
 
 async fn until_ended(
