@@ -17,11 +17,12 @@ use greenroom_policy::{
 };
 use greenroom_types::call::Reply;
 use greenroom_types::stream::StreamEvent;
-use greenroom_types::{Mono, Now};
+use greenroom_types::{Mono, NodeId, Now};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::absent;
 use crate::acts::{self, Keeper, Unkept};
 use crate::callbacks::{CallbackResult, Callbacks, callback_name};
 use crate::checks::{self, Checks};
@@ -56,6 +57,12 @@ pub(crate) enum Input {
     Api {
         call: ApiCall,
         answer: oneshot::Sender<ApiResult>,
+    },
+    /// Which of the nodes that a call names and the policy does not know have a place at the Manager.
+    Registered {
+        call: ApiCall,
+        answer: oneshot::Sender<ApiResult>,
+        found: Result<BTreeSet<NodeId>, CallFailure>,
     },
 }
 
@@ -269,7 +276,7 @@ impl<L: Line> Driver<L> {
     fn take(&mut self, input: Input) {
         let closing = self.closing.is_some();
         match input {
-            Input::Api { call, answer } => self.step_api(call, Some(answer)),
+            Input::Api { call, answer } => self.step_or_look_up(call, answer),
             Input::Reply { call_id, result } => {
                 self.outbox.done(call_id);
                 self.send_ready();
@@ -289,10 +296,45 @@ impl<L: Line> Driver<L> {
             // After a close no further event is handled (LIFE-02).
             _ if closing => {}
             Input::KeepAgain => self.keep(),
+            Input::Registered {
+                call,
+                answer,
+                found,
+            } => match found {
+                Ok(found) => self.step_api(absent::with_registered(call, found), Some(answer)),
+                Err(failure) => {
+                    // A caller that went away does not want its answer.
+                    let _ = answer.send(Err(failure.into()));
+                }
+            },
             Input::State(state) => self.step(Event::ConnectionState(state)),
             Input::Stream(event) => self.step(Event::Stream(event)),
             Input::StreamEnded(why) => self.step(Event::Closed { error: Some(why) }),
         }
+    }
+
+    /// An acting call; one that names nodes that the policy does not know comes back as an input when
+    /// the Manager has said which of them it has a place for (CORDON-07).
+    fn step_or_look_up(&mut self, call: ApiCall, answer: oneshot::Sender<ApiResult>) {
+        let strangers = self.lock_read(|policy| absent::strangers(&call, policy));
+        if strangers.is_empty() {
+            self.step_api(absent::with_registered(call, BTreeSet::new()), Some(answer));
+            return;
+        }
+        let slots = self.line.slots();
+        let inputs = self.sender.clone();
+        self.calls.spawn(async move {
+            let found = slots.await.map(|slots| {
+                let registered = strangers.into_iter().filter(|id| slots.contains(id));
+                registered.collect()
+            });
+            let looked_up = Input::Registered {
+                call,
+                answer,
+                found,
+            };
+            let _ = inputs.send(looked_up).await;
+        });
     }
 
     fn step_api(&mut self, call: ApiCall, answer: Option<oneshot::Sender<ApiResult>>) {
@@ -320,10 +362,23 @@ impl<L: Line> Driver<L> {
                 .unwrap_or_else(PoisonError::into_inner);
             let recorder = self.shared.recorder.lock();
             let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
-            recorder.before(now, &event, &policy);
+            let one_by_one = absent::one_by_one(&event);
+            for event in &one_by_one {
+                recorder.before(now, event, &policy);
+            }
+            if one_by_one.is_empty() {
+                recorder.before(now, &event, &policy);
+            }
             policy.handle(now, event, &mut effects);
             for effect in effects.as_slice() {
-                recorder.after(now, effect, &policy);
+                // What is refused is taken out again, each of what was put in.
+                let times = match effect {
+                    Effect::ApiReply { id, result: Err(_) } => absent::count(&one_by_one, *id),
+                    _ => 1,
+                };
+                for _ in 0..times {
+                    recorder.after(now, effect, &policy);
+                }
             }
             (InstancePhase::of(&policy), policy.acts_to_keep())
         };

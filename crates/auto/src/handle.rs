@@ -4,6 +4,7 @@
 //! tells how it ended, and may be dropped. So a callback may call without waiting. Getters stand in
 //! getters.rs and answer at once.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -182,6 +183,28 @@ impl AutoManager {
     pub fn uncordon_node(&self, node_id: impl Into<NodeId>) -> Answer<()> {
         let node_id = node_id.into();
         self.ask(ApiCall::UncordonNode { node_id }, done)
+    }
+
+    /// Keeps new placements off several nodes, all of them or none; answers with those that are not
+    /// there and that the cordon waits for (CORDON-06, CORDON-07).
+    pub fn cordon_nodes(&self, node_ids: Vec<NodeId>) -> Answer<Vec<NodeId>> {
+        let registered = BTreeSet::new();
+        let call = ApiCall::CordonNodes {
+            node_ids,
+            registered,
+        };
+        self.ask(call, waiting)
+    }
+
+    /// Takes the policy's own cordons away, all of them or none; answers with the nodes that are not
+    /// there.
+    pub fn uncordon_nodes(&self, node_ids: Vec<NodeId>) -> Answer<Vec<NodeId>> {
+        let registered = BTreeSet::new();
+        let call = ApiCall::UncordonNodes {
+            node_ids,
+            registered,
+        };
+        self.ask(call, waiting)
     }
 
     /// Ends a node (NODE-13).
@@ -410,6 +433,14 @@ impl<T> Future for Answer<T> {
 /// For calls whose answer says no more than that it was done.
 fn done(_: ApiAnswer) -> Result<(), CallError> {
     Ok(())
+}
+
+/// For calls about several nodes.
+fn waiting(answer: ApiAnswer) -> Result<Vec<NodeId>, CallError> {
+    match answer {
+        ApiAnswer::Waiting(nodes) => Ok(nodes),
+        other => Err(unexpected("cordonNodes", other)),
+    }
 }
 
 fn unexpected(call: &'static str, answer: ApiAnswer) -> CallError {

@@ -12,6 +12,7 @@
 //!
 //! See `examples/embed.rs` for a whole program.
 
+mod absent;
 mod acts;
 mod callbacks;
 mod checks;

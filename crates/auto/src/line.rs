@@ -1,12 +1,15 @@
 //! The line to the Manager: calls through the SDK, its event stream and its connection states as
 //! inputs. The only file that knows the SDK's types.
 
+use std::collections::BTreeSet;
+
 use greenroom_policy::CallFailure;
 use greenroom_policy::event::ConnectionState;
 use greenroom_sdk::{
     Client, ConnectionState as SdkState, ConnectionStates, Error, EventGroup, EventSettings,
     StreamItem,
 };
+use greenroom_types::NodeId;
 use greenroom_types::call::{Call, Reply};
 use greenroom_types::kv::{KvCommit, KvWrite};
 use tokio::sync::mpsc;
@@ -24,6 +27,10 @@ pub(crate) trait Line: Send + 'static {
     /// Writes what operators decided; gives the key's revision (ACTS-02).
     fn keep(&self, write: Write)
     -> impl Future<Output = Result<u64, CallFailure>> + Send + 'static;
+
+    /// Nodes for which the Manager has a place, there or not (LOCAL-04).
+    fn slots(&self)
+    -> impl Future<Output = Result<BTreeSet<NodeId>, CallFailure>> + Send + 'static;
 
     /// Closes the channel.
     fn close(&mut self);
@@ -64,6 +71,20 @@ impl Line for ManagerLine {
                 return unsent("not connected yet");
             };
             while_open(gate.as_ref(), keep(&client, write)).await
+        }
+    }
+
+    fn slots(
+        &self,
+    ) -> impl Future<Output = Result<BTreeSet<NodeId>, CallFailure>> + Send + 'static {
+        let (client, gate) = (self.client.clone(), self.gate.clone());
+        async move {
+            let Some(client) = client else {
+                return unsent("not connected yet");
+            };
+            let list = async { client.list_cluster_nodes().await.map_err(failure) };
+            let slots = while_open(gate.as_ref(), list).await?;
+            Ok(slots.into_iter().map(|slot| slot.node_id).collect())
         }
     }
 

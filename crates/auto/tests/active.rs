@@ -13,6 +13,7 @@ use greenroom_auto::{
 };
 use greenroom_sdk::types::inventory::NodeInventory;
 use greenroom_sdk::types::kv::{KvCommit, KvWrite};
+use greenroom_sdk::types::node::NodeState;
 use greenroom_sdk::types::{Millis, Mono, NodeId, Now};
 use greenroom_testkit::{BOUND, FakeWorker, TestManager, bundle, within};
 use tokio::runtime::Runtime;
@@ -360,6 +361,44 @@ async fn a_node_that_was_cordoned_takes_no_work_after_a_takeover() {
     three.until_active().await;
     assert!(!three.live().await.is_cordoned(&first));
     three.end().await;
+}
+
+// spec: CORDON-07, ACTS-05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registered_server_that_is_off_is_cordoned_until_it_comes() {
+    let manager = TestManager::start().await;
+    let client = manager.client().await;
+    let slot = client.register_cluster_node("later", "own").await.unwrap();
+    let mut one = Plane::start(&manager, "one");
+    one.until_active().await;
+    let told = one.live().await;
+    let slip = within("a slip", told.cordon_node("latter")).await;
+    assert_eq!(slip.unwrap_err().code(), "unknownNode");
+    let both = vec![slot.node_id.clone(), "latter".into()];
+    let slip = within("a slip", told.cordon_nodes(both)).await;
+    assert_eq!(slip.unwrap_err().code(), "unknownNode");
+    let order = told.cordon_nodes(vec![slot.node_id.clone()]);
+    let waiting = within("a cordon", order).await.unwrap();
+    assert_eq!(waiting, std::slice::from_ref(&slot.node_id));
+    one.kill().await;
+
+    let mut two = Plane::start(&manager, "two");
+    two.until_active().await;
+    let next = two.live().await;
+    let mut watch = manager.watch().await;
+    let worker = FakeWorker::with_token(slot.token, "machine-later").await;
+    worker.show(NodeInventory {
+        total_capacity: 8.0,
+        ..NodeInventory::default()
+    });
+    within("a call", worker.call_in(&client)).await.unwrap();
+    watch.until_node("later", NodeState::Running).await;
+    client.create_bundle(bundle("b", &["a"])).await.unwrap();
+    let (other, _worker) = worker_named(&manager, "other").await;
+    watch.until_last("b.0.a", "running").await;
+    assert_eq!(next.node_for_job(&"b.0.a".into()), Some(other));
+    assert!(next.is_cordoned(&slot.node_id));
+    two.end().await;
 }
 
 // spec: ACTS-04, LIFE-08

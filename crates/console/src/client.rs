@@ -246,7 +246,8 @@ impl Client {
         self.get("/v1/nodes").await
     }
 
-    /// Nodes that the policy keeps new jobs off, by id (CORDON-01).
+    /// Nodes that the policy keeps new jobs off, by id, also those that are not there and that a cordon
+    /// waits for (CORDON-01, CORDON-07).
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -71,9 +71,11 @@ impl From<CallError> for Failure {
             CallError::Api(ApiError::Closed | ApiError::NotKept { .. }) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            CallError::Api(ApiError::UnknownBundle { .. } | ApiError::UnknownNode { .. }) => {
-                StatusCode::NOT_FOUND
-            }
+            CallError::Api(
+                ApiError::UnknownBundle { .. }
+                | ApiError::UnknownNode { .. }
+                | ApiError::UnknownNodes { .. },
+            ) => StatusCode::NOT_FOUND,
             CallError::Api(ApiError::Manager(CallFailure::Refused(refusal))) => {
                 of_manager(refusal.status)
             }

@@ -380,12 +380,14 @@ async fn nodes(State(shared): Ctx) -> Answer<Vec<Node>> {
     })))
 }
 
+/// Nodes that new jobs are kept off, by id; those among them for which a cordon waits (ACTS-05).
 async fn cordons(State(shared): Ctx) -> Answer<Vec<NodeId>> {
     Ok(Json(live(&shared)?.read(|policy| {
         let nodes = policy.nodes().into_iter().map(|node| node.node_id);
-        nodes
-            .filter(|node_id| policy.is_cordoned(node_id))
-            .collect()
+        let there = nodes.filter(|node_id| policy.is_cordoned(node_id));
+        let mut cordoned: Vec<NodeId> = there.chain(policy.waiting_cordons().cloned()).collect();
+        cordoned.sort_unstable();
+        cordoned
     })))
 }
 

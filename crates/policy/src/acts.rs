@@ -4,7 +4,7 @@
 //! The policy keeps nothing itself. It tells the driver when there is something new to keep, and takes
 //! at its beginning what the driver kept of the instance before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_types::{Millis, NodeId, TemplateName, Wall};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use crate::settings::{HotSpare, Settings, hot_spares};
 const RESUMED_DRAIN_MIN: Millis = Millis(60_000);
 
 /// A cordon waits so long for a server that is not there: long enough for a repair.
-const ABSENT_MAX_AGE: Millis = Millis(7 * 24 * 3_600_000);
+pub const ABSENT_MAX_AGE: Millis = Millis(7 * 24 * 3_600_000);
 
 /// Cordons that wait for servers; the oldest are forgotten beyond it.
 const ABSENT_MAX: usize = 1_000;
@@ -114,6 +114,8 @@ impl ApiCall {
             self,
             Self::CordonNode { .. }
                 | Self::UncordonNode { .. }
+                | Self::CordonNodes { .. }
+                | Self::UncordonNodes { .. }
                 | Self::EvictNode { .. }
                 | Self::DrainNode { .. }
                 | Self::HandleNodeInterruption { .. }
@@ -181,9 +183,10 @@ impl Policy {
     pub(crate) fn check_room(&self, call: &ApiCall) -> Result<(), ApiError> {
         let most = match call {
             ApiCall::UpdateHotSpareSpecs { .. } | ApiCall::SetTemplateImages { .. } => LISTS_MAX,
-            ApiCall::CordonNode { .. } | ApiCall::EvictNode { .. } | ApiCall::DrainNode { .. } => {
-                BYTES_MAX
-            }
+            ApiCall::CordonNode { .. }
+            | ApiCall::CordonNodes { .. }
+            | ApiCall::EvictNode { .. }
+            | ApiCall::DrainNode { .. } => BYTES_MAX,
             _ => return Ok(()),
         };
         let before = self.acts();
@@ -209,6 +212,19 @@ impl Policy {
                     acts.templates.remove(template);
                 } else {
                     acts.templates.insert(template.clone(), refs.clone());
+                }
+            }
+            ApiCall::CordonNodes {
+                node_ids,
+                registered,
+            } => {
+                for node_id in node_ids {
+                    let there = self.nodes.contains_key(node_id);
+                    if there || registered.contains(node_id) {
+                        let act = acts.nodes.entry(node_id.clone()).or_default();
+                        act.cordoned = true;
+                        act.absent_since = act.absent_since.or((!there).then_some(self.now.wall));
+                    }
                 }
             }
             ApiCall::CordonNode { node_id }
@@ -341,6 +357,33 @@ impl Policy {
     /// True where a cordon waits for a node that is not in the mirror (ACTS-05).
     pub fn is_cordon_waiting(&self, node_id: &NodeId) -> bool {
         self.acts.absent.contains_key(node_id)
+    }
+
+    /// Nodes that are not in the mirror and for which a cordon waits, by id (ACTS-05).
+    pub fn waiting_cordons(&self) -> impl Iterator<Item = &NodeId> {
+        self.acts.absent.keys()
+    }
+
+    /// Refuses cordons of more servers that are not there than are kept: the oldest would be forgotten,
+    /// and nobody told.
+    pub(crate) fn check_room_for_absent(&self, absent: &BTreeSet<NodeId>) -> Result<(), ApiError> {
+        let before = self.acts.absent.len();
+        let new = absent.iter().filter(|id| !self.is_cordon_waiting(id));
+        let count = before + new.count();
+        if count > ABSENT_MAX && count > before {
+            return Err(ApiError::TooManyWaiting {
+                count,
+                most: ABSENT_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    /// Has a cordon wait for a server that is not there; one that waits already waits its whole time
+    /// anew.
+    pub(crate) fn cordon_absent(&mut self, node_id: &NodeId) {
+        self.acts.absent.insert(node_id.clone(), self.now.wall);
+        self.acts.changed = true;
     }
 
     /// Lifts a cordon that waits for a node.

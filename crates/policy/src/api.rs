@@ -1,9 +1,9 @@
-//! Calls of the embedder: passed through to the Manager, or acted on here (BUNDLE-05, CORDON, NODE-13,
+//! Calls of the embedder: passed through to the Manager, or acted on here (BUNDLE-05, NODE-13,
 //! STOP-01, LIFE-02).
 
+use greenroom_types::TemplateName;
 use greenroom_types::bundle::BundleState;
 use greenroom_types::call::Call;
-use greenroom_types::{NodeId, TemplateName};
 
 use crate::calls::Purpose;
 use crate::effect::{Effect, Effects};
@@ -94,6 +94,14 @@ impl Policy {
             }
             ApiCall::CordonNode { node_id } => self.cordon(&node_id),
             ApiCall::UncordonNode { node_id } => self.uncordon(&node_id, out),
+            ApiCall::CordonNodes {
+                node_ids,
+                registered,
+            } => self.cordon_all(&node_ids, &registered),
+            ApiCall::UncordonNodes {
+                node_ids,
+                registered,
+            } => self.uncordon_all(&node_ids, &registered, out),
             ApiCall::TerminateNode { node_id } => match self.known(&node_id) {
                 Ok(_) => return self.terminate(&node_id, Some(id), out),
                 refused => refused,
@@ -160,53 +168,5 @@ impl Policy {
         } else {
             self.settings.template_images.insert(template, refs);
         }
-    }
-
-    fn known(&self, node_id: &NodeId) -> ApiResult {
-        if self.nodes.contains_key(node_id) {
-            Ok(ApiAnswer::Done)
-        } else {
-            Err(ApiError::UnknownNode {
-                node_id: node_id.clone(),
-            })
-        }
-    }
-}
-
-// === impl Policy: cordon ===
-
-impl Policy {
-    /// Keeps new placements off a node; what runs there goes on (CORDON-01).
-    fn cordon(&mut self, node_id: &NodeId) -> ApiResult {
-        let known = self.known(node_id)?;
-        // A repeat changes nothing and runs no pass.
-        if !self.is_cordoned(node_id) {
-            self.change_condition(node_id, |condition| condition.cordoned = true);
-            self.services.look_at(node_id);
-        }
-        Ok(known)
-    }
-
-    /// Lifts the policy's own cordon; the one in the inventory is the node's (CORDON-03).
-    fn uncordon(&mut self, node_id: &NodeId, out: &mut Effects) -> ApiResult {
-        if self.uncordon_absent(node_id) {
-            return Ok(ApiAnswer::Done);
-        }
-        let known = self.known(node_id)?;
-        self.cancel_drain(node_id, out);
-        let cordoned = self.is_cordoned(node_id);
-        if cordoned {
-            self.change_condition(node_id, |condition| condition.cordoned = false);
-            self.services.look_at(node_id);
-            self.pending.wake();
-        }
-        Ok(known)
-    }
-
-    /// Cordoned by this policy (CORDON-01).
-    pub fn is_cordoned(&self, node_id: &NodeId) -> bool {
-        self.fleet
-            .condition(node_id)
-            .is_some_and(|condition| condition.cordoned)
     }
 }

@@ -4,6 +4,8 @@
 //! Each event is handled to completion before the next (TIME-01). Reading state is no event: the
 //! getters of [`crate::Policy`] answer at once.
 
+use std::collections::BTreeSet;
+
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Refusal, Reply};
 use greenroom_types::node::InterruptionKind;
@@ -176,6 +178,23 @@ pub enum ApiCall {
         /// The node.
         node_id: NodeId,
     },
+    /// Keeps new placements off several nodes, all of them or none (CORDON-06).
+    CordonNodes {
+        /// The nodes.
+        node_ids: Vec<NodeId>,
+        /// Servers for which the Manager has a place, where the stream does not show them. The driver
+        /// fills it in (CORDON-07).
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        registered: BTreeSet<NodeId>,
+    },
+    /// Takes the policy's own cordons away, all of them or none (CORDON-06).
+    UncordonNodes {
+        /// The nodes.
+        node_ids: Vec<NodeId>,
+        /// As for [`ApiCall::CordonNodes`].
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        registered: BTreeSet<NodeId>,
+    },
     /// Ends a node (NODE-13).
     TerminateNode {
         /// The node.
@@ -250,6 +269,8 @@ pub type ApiResult = Result<ApiAnswer, ApiError>;
 pub enum ApiAnswer {
     /// Done, nothing to tell.
     Done,
+    /// Done; these of the nodes are not there, and what was decided of them waits for them (CORDON-07).
+    Waiting(Vec<NodeId>),
     /// The Manager's answer to a call that was passed through.
     Manager(Reply),
     /// A drain as it is now (DRAIN-01).
@@ -278,6 +299,26 @@ pub enum ApiError {
     UnknownNode {
         /// The node.
         node_id: NodeId,
+    },
+    /// Nodes that neither the mirror nor the Manager knows; nothing was done (CORDON-06).
+    #[error(
+        "there is no node {}, so nothing was done; see nodes()",
+        listed(node_ids)
+    )]
+    UnknownNodes {
+        /// The nodes.
+        node_ids: Vec<NodeId>,
+    },
+    /// Cordons would wait for too many servers; nothing was done (ACTS-05).
+    #[error(
+        "it is refused and changes nothing: cordons would wait for {count} servers that are not there, \
+         and at most {most} are kept; uncordon those that do not come back"
+    )]
+    TooManyWaiting {
+        /// How many there would be.
+        count: usize,
+        /// How many there may be.
+        most: usize,
     },
     /// The node is stopping or stopped (DRAIN-01).
     #[error("node {node_id:?} is stopping or stopped; there is nothing to drain")]
@@ -361,6 +402,19 @@ pub enum ApiError {
     Manager(#[from] CallFailure),
 }
 
+/// Names in one text; of more the number is told.
+const LISTED_MAX: usize = 20;
+
+/// The first of the nodes by name, and of the rest the number.
+fn listed(node_ids: &[NodeId]) -> String {
+    let names = node_ids.iter().take(LISTED_MAX).map(NodeId::as_str);
+    let names = names.collect::<Vec<_>>().join(", ");
+    match node_ids.len().saturating_sub(LISTED_MAX) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
 /// A job that could leave its node only by going off the air.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -397,7 +451,7 @@ impl ApiError {
         match self {
             Self::Closed => "closed",
             Self::UnknownBundle { .. } => "unknownBundle",
-            Self::UnknownNode { .. } => "unknownNode",
+            Self::UnknownNode { .. } | Self::UnknownNodes { .. } => "unknownNode",
             Self::Migration { reason, .. } => reason.code(),
             Self::MigrationAborted { reason, .. } => reason,
             Self::PastPointOfNoReturn { .. } => "pastPointOfNoReturn",
@@ -407,7 +461,7 @@ impl ApiError {
             Self::ExclusiveWithoutReservedFor { .. } => "exclusiveWithoutReservedFor",
             Self::Settings(error) => error.code(),
             Self::NotKept { .. } => "notKept",
-            Self::TooMuchKept { .. } => "tooMuchKept",
+            Self::TooMuchKept { .. } | Self::TooManyWaiting { .. } => "tooMuchKept",
             Self::Manager(CallFailure::Refused(refusal)) => &refusal.reason,
             Self::Manager(CallFailure::Unavailable(_)) => "unavailable",
             Self::Manager(CallFailure::TimedOut) => "timedOut",

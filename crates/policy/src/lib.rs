@@ -16,6 +16,7 @@ mod calls;
 mod ceiling;
 pub mod check;
 mod class;
+mod cordon;
 pub mod drain;
 mod drain_end;
 mod drain_retry;

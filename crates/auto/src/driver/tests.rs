@@ -18,6 +18,8 @@ use super::*;
 use crate::acts::Write;
 use crate::error::CallError;
 
+mod absent;
+
 // === the surroundings ===
 
 struct StandingClock(watch::Sender<Now>);
@@ -60,8 +62,12 @@ struct FakeLine {
     gate: watch::Receiver<bool>,
     /// The same for what is kept.
     keeps: watch::Receiver<bool>,
+    slots: Arc<Mutex<Slots>>,
     closed: mpsc::UnboundedSender<()>,
 }
+
+/// What the Manager has a place for.
+type Slots = Result<BTreeSet<NodeId>, CallFailure>;
 
 impl Line for FakeLine {
     fn call(
@@ -92,6 +98,10 @@ impl Line for FakeLine {
             }
             Ok(write.expected + 1)
         }
+    }
+
+    fn slots(&self) -> impl Future<Output = Slots> + Send + 'static {
+        std::future::ready(self.slots.lock().unwrap().clone())
     }
 
     fn close(&mut self) {
@@ -127,6 +137,7 @@ struct Bench {
     clock: Arc<StandingClock>,
     gate: watch::Sender<bool>,
     keeps: watch::Sender<bool>,
+    slots: Arc<Mutex<Slots>>,
     sent: mpsc::UnboundedReceiver<Call>,
     kept: mpsc::UnboundedReceiver<Acts>,
     names: mpsc::UnboundedReceiver<&'static str>,
@@ -152,6 +163,7 @@ impl Bench {
         let (closed_in, closed) = mpsc::unbounded_channel();
         let (gate, gate_out) = watch::channel(true);
         let (keeps, keeps_out) = watch::channel(true);
+        let slots = Arc::new(Mutex::new(Ok(BTreeSet::new())));
         let signal = CancellationToken::new();
         let (mut driver, instance, _) = Driver::new(Parts {
             settings: tree,
@@ -161,6 +173,7 @@ impl Bench {
                 kept: kept_in,
                 gate: gate_out,
                 keeps: keeps_out,
+                slots: Arc::clone(&slots),
                 closed: closed_in,
             },
             callbacks: Arc::new(Recorder {
@@ -178,6 +191,7 @@ impl Bench {
             clock,
             gate,
             keeps,
+            slots,
             sent,
             kept,
             names,

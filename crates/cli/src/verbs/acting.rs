@@ -1,26 +1,31 @@
 //! `greenroom cordon`, `uncordon`, `evict` and `terminate`: what an operator does to a node.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use clap::Args;
 use greenroom_console::Client;
 use greenroom_console::api::Standing;
-use greenroom_policy::ApiCall;
+use greenroom_policy::acts::ABSENT_MAX_AGE;
 use greenroom_policy::effect::MirrorState;
+use greenroom_policy::{ApiAnswer, ApiCall};
 use greenroom_sdk::types::NodeId;
 
 use super::control::{Control, lost};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Output, one_line};
+use crate::output::Output;
 
-/// Keep new placements off nodes, until they are uncordoned. What runs there runs on.
+/// How long a cordon waits for a server that is not there.
+const ABSENT_DAYS: u64 = ABSENT_MAX_AGE.0 / (24 * 3_600_000);
+
+/// Keep new placements off nodes, all of them or none, until they are uncordoned. What runs there
+/// runs on. For a registered server that is switched off the cordon waits until it comes.
 #[derive(Debug, Args)]
 pub(crate) struct Cordon {
     #[command(flatten)]
     nodes: Nodes,
 }
 
-/// Let nodes take jobs again. A drain that is under way is cancelled.
+/// Let nodes take jobs again, all of them or none. A drain that is under way is cancelled.
 #[derive(Debug, Args)]
 pub(crate) struct Uncordon {
     #[command(flatten)]
@@ -45,6 +50,13 @@ pub(crate) struct Evict {
 pub(crate) struct Terminate {
     #[command(flatten)]
     node: Node,
+}
+
+/// What several nodes are told at once.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Cordon,
+    Uncordon,
 }
 
 #[derive(Debug, Args)]
@@ -76,11 +88,19 @@ struct Node {
 impl Cordon {
     pub(crate) async fn run(self) -> Outcome {
         let (client, output) = (self.nodes.control.client(), self.nodes.output());
-        let call = |node_id| ApiCall::CordonNode { node_id };
-        self.nodes.change(&client, "cordoned", call).await?;
+        let waiting = self.nodes.change(&client, Change::Cordon).await?;
         for node_id in &self.nodes.nodes {
-            let told = serde_json::json!({"nodeId": node_id, "action": "cordoned"});
-            output.either(&told, || format!("node {node_id} is cordoned"))?;
+            let waits = waiting.contains(node_id);
+            let mut told = serde_json::json!({"nodeId": node_id, "action": "cordoned"});
+            if waits {
+                told["waits"] = true.into();
+            }
+            output.either(&told, || match waits {
+                true => format!(
+                    "node {node_id} is not there; its cordon waits for it, for {ABSENT_DAYS} days"
+                ),
+                false => format!("node {node_id} is cordoned"),
+            })?;
         }
         Ok(())
     }
@@ -89,9 +109,15 @@ impl Cordon {
 impl Uncordon {
     pub(crate) async fn run(self) -> Outcome {
         let (client, output) = (self.nodes.control.client(), self.nodes.output());
-        let call = |node_id| ApiCall::UncordonNode { node_id };
-        self.nodes.change(&client, "uncordoned", call).await?;
-        let standing = self.nodes.standing(&client).await?;
+        self.nodes.change(&client, Change::Uncordon).await?;
+        let standing = client.standing(&self.nodes.nodes).await.map_err(|error| {
+            let mut failure = lost(&error);
+            failure.message = format!(
+                "they are uncordoned, but whether they take jobs is not known: {}",
+                failure.message
+            );
+            failure
+        })?;
         for node_id in &self.nodes.nodes {
             let kept_off = kept_off(standing.get(node_id));
             let told = serde_json::json!({
@@ -127,59 +153,27 @@ impl Nodes {
         Output { json: self.json }
     }
 
-    /// Changes all of them or, where one is not known, none.
-    async fn change(
-        &self,
-        client: &Client,
-        words: &str,
-        call: impl Fn(NodeId) -> ApiCall,
-    ) -> Outcome {
-        let known = self.standing(client).await?;
-        let strangers: Vec<&str> = self
-            .nodes
-            .iter()
-            .filter(|node_id| !known.contains_key(*node_id))
-            .map(NodeId::as_str)
-            .collect();
-        if !strangers.is_empty() {
-            let text = format!(
-                "there is no node {}; nothing was {words}",
-                strangers.join(", ")
-            );
-            return Err(Failure::failed(text)
-                .because("unknown_node")
-                .hint("`greenroom get nodes` lists them"));
+    /// Changes all of them or none; gives those that are not there.
+    async fn change(&self, client: &Client, change: Change) -> Result<BTreeSet<NodeId>, Failure> {
+        let node_ids = self.nodes.clone();
+        let registered = BTreeSet::new();
+        let call = match change {
+            Change::Cordon => ApiCall::CordonNodes {
+                node_ids,
+                registered,
+            },
+            Change::Uncordon => ApiCall::UncordonNodes {
+                node_ids,
+                registered,
+            },
+        };
+        match client.call(&call).await.map_err(|error| lost(&error))? {
+            ApiAnswer::Waiting(nodes) => Ok(nodes.into_iter().collect()),
+            _ => Err(Failure::failed(
+                "the control plane did not say which of the nodes are there",
+            )),
         }
-        for (at, node_id) in self.nodes.iter().enumerate() {
-            if let Err(error) = client.call(&call(node_id.clone())).await {
-                return Err(partly(lost(&error), &self.nodes, at, words));
-            }
-        }
-        Ok(())
     }
-
-    async fn standing(&self, client: &Client) -> Result<BTreeMap<NodeId, Standing>, Failure> {
-        let standing = client.standing(&self.nodes).await;
-        standing.map_err(|error| lost(&error))
-    }
-}
-
-/// A failure in the middle says what was done before it, and what was not tried.
-fn partly(mut failure: Failure, nodes: &[NodeId], at: usize, words: &str) -> Failure {
-    let names = |nodes: &[NodeId]| {
-        let names: Vec<&str> = nodes.iter().map(NodeId::as_str).collect();
-        one_line(&names.join(", ")).into_owned()
-    };
-    if nodes.len() > 1 {
-        failure.message = format!("{}: {}", names(&nodes[at..=at]), failure.message);
-    }
-    if at > 0 {
-        failure.message += &format!("\n{words} before: {}", names(&nodes[..at]));
-    }
-    if at + 1 < nodes.len() {
-        failure.message += &format!("\nnot tried: {}", names(&nodes[at + 1..]));
-    }
-    failure
 }
 
 impl Node {
@@ -199,21 +193,5 @@ fn kept_off(standing: Option<&Standing>) -> Option<&'static str> {
             .kept_off_by_itself
             .then_some("its worker's own settings keep jobs off it"),
         _ => Some("does not run: it takes jobs once its worker is started"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_in_the_middle_says_what_was_done_and_what_was_not() {
-        let nodes = ["a", "b", "c"].map(NodeId::from);
-        let told = |at| partly(Failure::failed("no"), &nodes, at, "cordoned").message;
-        assert_eq!(told(0), "a: no\nnot tried: b, c");
-        assert_eq!(told(1), "b: no\ncordoned before: a\nnot tried: c");
-        assert_eq!(told(2), "c: no\ncordoned before: a, b");
-        let one = partly(Failure::failed("no"), &nodes[..1], 0, "cordoned");
-        assert_eq!(one.message, "no");
     }
 }

@@ -11,9 +11,8 @@ use serde::Serialize;
 
 use super::connect::Manager;
 use super::control::Control;
-use super::get::{
-    BundleRow, JobRow, Kind, NodeRow, all_jobs, instance_state, job_state, node_state, progress,
-};
+use super::fleet::{Fleet, NodeRow};
+use super::get::{BundleRow, JobRow, Kind, all_jobs, instance_state, job_state, progress};
 use super::history::{self, Right};
 use crate::failure::{Failure, Outcome};
 use crate::output::Table;
@@ -83,17 +82,15 @@ impl Describe {
             }
             Kind::Nodes => {
                 let id = NodeId::new(&self.id);
-                let (nodes, cordoned) = tokio::join!(client.list_nodes(), self.control.cordoned());
-                let nodes = nodes?;
-                let node = nodes
-                    .iter()
-                    .find(|node| node.metadata.node_id == id)
+                let fleet = Fleet::read(&client, &self.control).await?;
+                let mut rows = fleet.rows();
+                let row = rows
+                    .find(|row| row.node.metadata.node_id == id)
                     .ok_or_else(|| {
                         Failure::failed(format!("there is no node {id}"))
                             .because("unknown_node")
                             .hint("`greenroom get nodes` lists them")
                     })?;
-                let row = NodeRow::of(node, cordoned.as_ref());
                 output.either(&row, || describe_node(&row))
             }
         }
@@ -205,7 +202,7 @@ fn describe_node(row: &NodeRow<'_>) -> String {
     let mut text = format!(
         "node      {}\nstate     {}\n",
         node.metadata.node_id,
-        node_state(node.state)
+        row.state()
     );
     if !node.reason.is_empty() {
         text.push_str(&format!("reason    {}\n", node.reason));

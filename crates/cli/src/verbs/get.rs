@@ -1,19 +1,18 @@
 //! `greenroom get`: what there is.
 
-use std::collections::BTreeSet;
-
 use clap::{Args, ValueEnum};
 use greenroom_sdk::types::bundle::{BundleState, BundleStatus};
 use greenroom_sdk::types::job::{
     HistoryKind, JobInfo, JobInfoKind, JobState, JobWithHistory, Stage,
 };
-use greenroom_sdk::types::node::{InstanceState, NodeInfo, NodeState, ServiceRestarts};
-use greenroom_sdk::types::{JobId, NodeId, Wall};
+use greenroom_sdk::types::node::{InstanceState, NodeState, ServiceRestarts};
+use greenroom_sdk::types::{JobId, Wall};
 use greenroom_sdk::{Client, EventSettings, FoundJob, JobSearch, StreamItem};
 use serde::Serialize;
 
 use super::connect::Manager;
 use super::control::Control;
+use super::fleet::{Fleet, NodeRow};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Table};
 
@@ -105,12 +104,8 @@ impl Printer {
                 self.output.either(&jobs, || self.jobs(&jobs))
             }
             Kind::Nodes => {
-                let (nodes, cordoned) = tokio::join!(client.list_nodes(), control.cordoned());
-                let nodes = nodes?;
-                let rows: Vec<NodeRow<'_>> = nodes
-                    .iter()
-                    .map(|node| NodeRow::of(node, cordoned.as_ref()))
-                    .collect();
+                let fleet = Fleet::read(client, control).await?;
+                let rows: Vec<NodeRow<'_>> = fleet.rows().collect();
                 self.output.either(&rows, || self.nodes(&rows))
             }
         }
@@ -252,36 +247,6 @@ impl<'a> BundleRow<'a> {
             status,
             state,
             cause: cause.filter(|_| state == "broken"),
-        }
-    }
-}
-
-/// One line about a node.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct NodeRow<'a> {
-    #[serde(flatten)]
-    pub(super) node: &'a NodeInfo,
-    /// Whether the control plane keeps new jobs off it, where one answers; what its worker's settings say
-    /// is in the inventory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cordoned: Option<bool>,
-}
-
-// === impl NodeRow ===
-
-impl<'a> NodeRow<'a> {
-    pub(super) fn of(node: &'a NodeInfo, cordoned: Option<&BTreeSet<NodeId>>) -> Self {
-        let cordoned = cordoned.map(|ids| ids.contains(&node.metadata.node_id));
-        Self { node, cordoned }
-    }
-
-    fn state_words(&self) -> String {
-        let state = node_state(self.node.state);
-        let by_itself = self.node.inventory.as_ref().is_some_and(|it| it.cordoned);
-        match self.cordoned == Some(true) || by_itself {
-            true => format!("{state}, cordoned"),
-            false => state.to_owned(),
         }
     }
 }

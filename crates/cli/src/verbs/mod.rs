@@ -14,6 +14,7 @@ pub(crate) mod discovery;
 pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod files;
+mod fleet;
 pub(crate) mod get;
 mod history;
 pub(crate) mod init;

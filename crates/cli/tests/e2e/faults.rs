@@ -279,8 +279,7 @@ fn who_goes_away_under_an_order_is_told_as_not_known() {
     for (args, known) in [
         (&["migrate", "x"][..], false),
         (&["templates", "set", "x", "y"], false),
-        // What there is is asked first.
-        (&["cordon", "x"], true),
+        (&["cordon", "x", "y"], false),
         (&["pending"], true),
         (&["metrics"], true),
     ] {

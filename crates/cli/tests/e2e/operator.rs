@@ -42,10 +42,10 @@ async fn nodes_are_cordoned_and_jobs_moved() {
     // One name that is not known, and nothing is done.
     up.run(&["cordon", "worker-1", "nix", "worker-2"]).refused(
         1,
-        &["there is no node nix; nothing was cordoned", "get nodes"],
+        &["there is no node nix, so nothing was done", "get nodes"],
     );
-    up.run(&["uncordon", "worker-1", "nix", "nox"])
-        .refused(1, &["there is no node nix, nox; nothing was uncordoned"]);
+    up.run(&["uncordon", "worker-1", "nox", "nix"])
+        .refused(1, &["there is no node nix, nox, so nothing was done"]);
     let rows = up.run(&["get", "nodes"]).ok().stdout;
     assert!(!rows.contains("cordoned"), "{rows}");
 

@@ -4,6 +4,7 @@
 mod brief;
 mod ceiling;
 mod contract;
+mod cordon;
 mod drain;
 mod drain_again;
 mod field;

@@ -1,0 +1,79 @@
+//! Cordons of servers that are not there (CORDON-07). The stream tells of nodes only; a server that is
+//! registered and off is in the Manager's list of places alone. So a name that the policy does not know
+//! is looked up there before the policy is asked.
+
+use std::collections::BTreeSet;
+
+use greenroom_policy::{ApiCall, ApiId, Event, Policy};
+use greenroom_types::NodeId;
+
+/// Nodes that a cordon, or the end of one, names and that the policy does not know.
+pub(crate) fn strangers(call: &ApiCall, policy: &Policy) -> Vec<NodeId> {
+    let named = match call {
+        _ if policy.is_closed() => &[],
+        ApiCall::CordonNode { node_id } | ApiCall::UncordonNode { node_id } => {
+            std::slice::from_ref(node_id)
+        }
+        ApiCall::CordonNodes { node_ids, .. } | ApiCall::UncordonNodes { node_ids, .. } => {
+            node_ids.as_slice()
+        }
+        _ => &[],
+    };
+    let unknown = |id: &&NodeId| policy.node_state(id).is_none() && !policy.is_cordon_waiting(id);
+    named.iter().filter(unknown).cloned().collect()
+}
+
+/// The call with those of its strangers that the Manager has a place for, and no others, whatever the
+/// caller said of them.
+pub(crate) fn with_registered(call: ApiCall, found: BTreeSet<NodeId>) -> ApiCall {
+    let registered = found;
+    match call {
+        ApiCall::CordonNodes { node_ids, .. } => ApiCall::CordonNodes {
+            node_ids,
+            registered,
+        },
+        ApiCall::UncordonNodes { node_ids, .. } => ApiCall::UncordonNodes {
+            node_ids,
+            registered,
+        },
+        ApiCall::CordonNode { node_id } if registered.contains(&node_id) => ApiCall::CordonNodes {
+            node_ids: vec![node_id],
+            registered,
+        },
+        ApiCall::UncordonNode { node_id } if registered.contains(&node_id) => {
+            ApiCall::UncordonNodes {
+                node_ids: vec![node_id],
+                registered,
+            }
+        }
+        other => other,
+    }
+}
+
+/// A call about several nodes as a recording has it: its words name one node at a time. Nothing for any
+/// other input.
+pub(crate) fn one_by_one(event: &Event) -> Vec<Event> {
+    let Event::Api { id, call } = event else {
+        return Vec::new();
+    };
+    let (node_ids, one): (_, fn(NodeId) -> ApiCall) = match call {
+        ApiCall::CordonNodes { node_ids, .. } => {
+            (node_ids, |node_id| ApiCall::CordonNode { node_id })
+        }
+        ApiCall::UncordonNodes { node_ids, .. } => {
+            (node_ids, |node_id| ApiCall::UncordonNode { node_id })
+        }
+        _ => return Vec::new(),
+    };
+    let events = node_ids.iter().map(|node_id| Event::Api {
+        id: *id,
+        call: one(node_id.clone()),
+    });
+    events.collect()
+}
+
+/// As how many inputs a recording has the call of this number.
+pub(crate) fn count(one_by_one: &[Event], id: ApiId) -> usize {
+    let is_it = |event: &&Event| matches!(event, Event::Api { id: of, .. } if *of == id);
+    one_by_one.iter().filter(is_it).count().max(1)
+}
