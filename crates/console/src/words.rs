@@ -37,6 +37,9 @@ pub fn of_report(report: &Report) -> String {
             ),
         );
     }
+    for (at, words) in &report.happened {
+        sentence(&mut text, &format!("At {at} {words}"));
+    }
     if let Some(lease) = &report.lease {
         sentence(&mut text, &format!("Its start {lease}"));
     }
@@ -112,6 +115,8 @@ fn headline(text: &mut String, report: &Report) {
                 BindingState::Running => "runs on {}",
             };
             let after = match report.cause {
+                // What it was recovered from is told below.
+                Cause::Recovery if !report.happened.is_empty() => ", where it was recovered",
                 Cause::Recovery => ", where it was recovered after a failure",
                 Cause::Launch => "",
             };
@@ -181,6 +186,15 @@ fn of_drain(text: &mut String, job: &DrainJob) {
             text,
             format_args!(
                 "Overlap was asked for, but it is lease-protected: no two instances of it run."
+            ),
+        );
+    }
+    for domain in &job.shares {
+        let domain = domain_word(*domain);
+        line(
+            text,
+            format_args!(
+                "Where it goes it shares the {domain} with the other copy, which was to be avoided."
             ),
         );
     }

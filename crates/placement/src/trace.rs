@@ -118,7 +118,7 @@ pub enum Reason {
 pub enum Exclusion {
     /// It rejected several jobs.
     Unhealthy,
-    /// It was lost a moment ago.
+    /// It ended or was lost a moment ago.
     RecentlyFailed,
     /// It failed this job a moment ago.
     ForThisJob,
@@ -318,7 +318,7 @@ impl fmt::Display for Detail {
         match self {
             Self::Excluded { why } => f.write_str(match why {
                 Exclusion::Unhealthy => "it rejected several jobs",
-                Exclusion::RecentlyFailed => "it was lost a moment ago",
+                Exclusion::RecentlyFailed => "it ended or was lost a moment ago",
                 Exclusion::ForThisJob => "it failed this job a moment ago",
                 Exclusion::MigrationSource => "the job is moving away from it",
             }),

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greenroom_placement::Domain;
 use greenroom_types::{JobId, MigrationId, Millis, Mono, NodeId, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,10 @@ pub struct DrainJob {
     /// Why it is stuck, or, where it went down with the node and has no other one, why not (DRAIN-24).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// What it shares with its other copy where it goes, or went, and what was to be kept apart
+    /// (DRAIN-25).
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub shares: Vec<Domain>,
 }
 
 /// A drain as it is shown (DRAIN-03).
@@ -279,6 +284,7 @@ impl Policy {
                 strategy: None,
                 instead_of: None,
                 reason: None,
+                shares: Vec::new(),
             });
         }
         drain.again.remove(job_id);
@@ -334,6 +340,7 @@ impl Policy {
             job.instead_of = instead_of;
             job.reason = reason;
         }
+        self.note_shares(node_id, job_id);
     }
 }
 
@@ -429,6 +436,7 @@ impl Policy {
             let told = matches!(status, DrainStatus::Stuck | DrainStatus::Terminated);
             job.reason = reason.filter(|_| told);
         }
+        self.note_shares(node_id, job_id);
         self.tell_drain(node_id, out);
     }
 

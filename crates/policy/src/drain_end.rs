@@ -98,6 +98,7 @@ impl Policy {
     /// Names the jobs that went down with the node and have no other one, with the reason (DRAIN-24).
     fn tell_left_without(&mut self, node_id: &NodeId, out: &mut Effects) {
         for job_id in self.went_down(node_id) {
+            self.note_shares(node_id, &job_id);
             if let Some(reason) = self.left_without(&job_id) {
                 let status = DrainStatus::Terminated;
                 self.set_drain_job(node_id, &job_id, status, Some(reason), out);

@@ -49,6 +49,7 @@ mod saga;
 pub mod settings;
 pub mod spare;
 mod stop_time;
+mod story;
 mod stream;
 pub mod timer;
 mod unrecorded;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use greenroom_placement::{Domain, Request, place_traced, shared_domains};
+use greenroom_placement::{Domain, Request, place_traced};
 use greenroom_types::job::{JobInfo, JobInfoKind};
 use greenroom_types::node::ServiceRestarts;
 use greenroom_types::{JobId, Millis, NodeId, Wall};
@@ -50,6 +50,9 @@ pub struct Report {
     /// What a drain of its node makes of it (DRAIN-04).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainJob>,
+    /// What became of it with nodes that were drained or ended, oldest first (DRAIN-26).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub happened: Vec<(Wall, String)>,
     /// Its migration: the one under way, else the last that came to nothing here (MIGR-33).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationState>,
@@ -88,6 +91,7 @@ impl Policy {
             waits_for: None,
             lease: None,
             drain: None,
+            happened: Vec::new(),
             migration: None,
             purchases: Vec::new(),
             shares: Vec::new(),
@@ -129,6 +133,7 @@ impl Policy {
         });
         report.lease = self.lease_wait(job_id);
         report.drain = self.drain_entry(job_id).cloned();
+        report.happened = self.happened(job_id);
         report.migration = self.migration_told(job_id, report.node_id.as_ref());
         let stuck = report.drain.as_ref();
         let stuck = stuck.is_some_and(|entry| entry.status == DrainStatus::Stuck);
@@ -151,19 +156,6 @@ impl Policy {
             .map(|(node_id, until)| (node_id.clone(), *until - now))
             .collect();
         report
-    }
-
-    /// What it shares with its other copy there, a decision of which may be older than its record.
-    fn shares_at(&self, job_id: &JobId, node_id: &NodeId) -> Vec<Domain> {
-        let spot = self.jobs.get(job_id).and_then(|job| job.spot.as_ref());
-        let bundle = spot.and_then(|spot| Some((spot, self.bundle(&spot.bundle_id)?)));
-        let Some((spot, bundle)) = bundle else {
-            return Vec::new();
-        };
-        let request = Request::new(&bundle, spot.replica_index, &spot.job_name);
-        request.map_or_else(Vec::new, |request| {
-            shared_domains(&self.fleet, &request.of_job(job_id), node_id)
-        })
     }
 
     fn migration_told(&self, job_id: &JobId, node_id: Option<&NodeId>) -> Option<MigrationState> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use greenroom_console::Client;
+use greenroom_placement::Domain;
 use greenroom_policy::drain::{DrainJob, DrainOptions, DrainPhase, DrainState, DrainStatus};
 use greenroom_policy::effect::MirrorState;
 use greenroom_policy::{ApiAnswer, ApiCall, Callback};
@@ -59,7 +60,7 @@ pub(crate) struct Drain {
 /// Tells every job's news once.
 struct Progress {
     output: Output,
-    told: BTreeMap<JobId, (DrainStatus, Option<String>)>,
+    told: BTreeMap<JobId, (DrainStatus, Option<String>, Vec<Domain>)>,
 }
 
 // === impl Drain ===
@@ -162,6 +163,33 @@ fn instead(job: &DrainJob) -> String {
     }
 }
 
+/// What a job shares with its other copy where it goes, or went (DRAIN-25).
+fn beside(job: &DrainJob) -> String {
+    let words = |domain: &Domain| match domain {
+        Domain::Node => "node",
+        Domain::Az => "zone",
+        Domain::Cloud => "cloud",
+    };
+    match job.shares.as_slice() {
+        [] => String::new(),
+        shares => {
+            let shares = shares.iter().map(words).collect::<Vec<_>>();
+            format!(
+                ", to the {} of its other copy, which was to be avoided",
+                shares.join(" and ")
+            )
+        }
+    }
+}
+
+/// Copies that are less apart at the end of a drain than was asked for: said beside the good news.
+fn warn_of_copies(state: &DrainState) {
+    let left = |job: &&DrainJob| job.status != DrainStatus::Stuck && !job.shares.is_empty();
+    for job in state.jobs.iter().filter(left) {
+        say(&format!("warning: {} went{}", job.job_id, beside(job)));
+    }
+}
+
 /// The last word, and whether it went well.
 fn ended(output: Output, state: &DrainState) -> Outcome {
     let node_id = &state.node_id;
@@ -176,6 +204,9 @@ fn ended(output: Output, state: &DrainState) -> Outcome {
         .collect::<Vec<_>>()
         .join(", ");
     let why = state.reason.as_deref().unwrap_or("no reason was given");
+    if !output.json {
+        warn_of_copies(state);
+    }
     // What went down with the node and has a new one has no reason (DRAIN-24).
     let without: Vec<String> = state
         .jobs
@@ -227,7 +258,7 @@ impl Progress {
         let left = |status| matches!(status, DrainStatus::Migrating | DrainStatus::Stuck);
         let done = state.jobs.iter().filter(|job| !left(job.status)).count();
         for job in &state.jobs {
-            let now = (job.status, job.reason.clone());
+            let now = (job.status, job.reason.clone(), job.shares.clone());
             if self.told.get(&job.job_id) == Some(&now) {
                 continue;
             }
@@ -241,9 +272,10 @@ impl Progress {
             };
             let why = job.reason.as_deref().map(|why| format!(": {why}"));
             say(&format!(
-                "{done}/{total} {} {words}{}{}",
+                "{done}/{total} {} {words}{}{}{}",
                 job.job_id,
                 instead(job),
+                beside(job),
                 why.unwrap_or_default()
             ));
             self.told.insert(job.job_id.clone(), now);

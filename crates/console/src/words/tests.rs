@@ -78,6 +78,7 @@ fn report() -> Report {
         waits_for: None,
         lease: None,
         drain: None,
+        happened: Vec::new(),
         migration: None,
         restarts: 0,
         restart_limit: None,
@@ -203,6 +204,7 @@ fn what_a_drain_makes_of_a_job_is_told() {
         strategy: Some(Strategy::StopThenStart),
         instead_of: Some(Strategy::Overlap),
         reason: None,
+        shares: vec![Domain::Node],
     };
     let told = |entry: &DrainJob| {
         of_report(&Report {
@@ -217,10 +219,17 @@ fn what_a_drain_makes_of_a_job_is_told() {
         ),
         "{moving}"
     );
+    assert!(
+        moving.contains(
+            "Where it goes it shares the node with the other copy, which was to be avoided."
+        ),
+        "{moving}"
+    );
     let stuck = told(&DrainJob {
         status: DrainStatus::Stuck,
         instead_of: None,
         reason: Some("noCapacityInAnyPool".to_owned()),
+        shares: Vec::new(),
         ..entry
     });
     assert!(

@@ -7,6 +7,7 @@ mod contract;
 mod cordon;
 mod drain;
 mod drain_again;
+mod drain_told;
 mod field;
 mod field_stock;
 mod health;
