@@ -3,6 +3,7 @@
 //!
 //! Nothing sleeps to let something happen: tests wait for a line, an event, or the end of a process.
 
+mod absent;
 mod audit;
 mod bundles;
 mod control;
