@@ -2,6 +2,7 @@
 
 mod env;
 mod failure;
+mod file;
 mod local;
 mod logging;
 mod output;

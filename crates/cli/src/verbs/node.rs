@@ -1,6 +1,5 @@
 //! `greenroom node register` and `greenroom node deregister`: slots for owned servers.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -135,13 +134,6 @@ async fn check_pool(control: &Control, pool: &PoolName) -> Outcome {
 
 /// Writes a file that only its owner can read.
 pub(crate) fn write_secret(file: &std::path::Path, secret: &str) -> Result<(), Failure> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)
-        .and_then(|mut open| open.write_all(secret.as_bytes()))
+    crate::file::write(file, secret.as_bytes(), 0o600)
         .map_err(|error| Failure::failed(format!("cannot write {}: {error}", file.display())))
 }

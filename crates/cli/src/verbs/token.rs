@@ -1,7 +1,6 @@
 //! `greenroom token`: a further token for an installation.
 
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -85,15 +84,7 @@ impl Token {
 
 /// Writes a file that was not there.
 pub(super) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Outcome {
-    let opened = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path);
-    let written = opened.and_then(|mut open| {
-        open.write_all(bytes)?;
-        open.sync_all()
-    });
+    let written = crate::file::write_new(path, bytes, mode);
     written.map_err(|error| cannot("make", path, &error))
 }
 
