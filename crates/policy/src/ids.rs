@@ -4,11 +4,15 @@
 //! The driver takes the seed from the system's randomness; a simulation from its own seed. These
 //! ids must be unique, not secret.
 
+use std::collections::VecDeque;
+
 use greenroom_types::MigrationId;
 
 /// Source of ids.
 #[derive(Clone, Debug)]
 pub struct IdSource {
+    /// Given out ahead of those drawn.
+    given: VecDeque<String>,
     node: Stream,
     migration: Stream,
     service: Stream,
@@ -24,15 +28,23 @@ impl IdSource {
     pub fn seeded(seed: u64) -> Self {
         let mut root = Stream(seed);
         Self {
+            given: VecDeque::new(),
             node: Stream(root.next()),
             migration: Stream(root.next()),
             service: Stream(root.next()),
         }
     }
 
+    /// The first nodes get these: a course that is played again breaks ties as it did.
+    #[must_use]
+    pub fn giving_nodes(mut self, uuids: impl IntoIterator<Item = String>) -> Self {
+        self.given.extend(uuids);
+        self
+    }
+
     /// The uuid in a node id (NODE-04).
     pub(crate) fn node_uuid(&mut self) -> String {
-        self.node.uuid()
+        self.given.pop_front().unwrap_or_else(|| self.node.uuid())
     }
 
     /// The eight hexadecimal digits in the job id of a node service (NSVC-04).

@@ -16,6 +16,8 @@ mod settings;
 pub mod span;
 mod written;
 
+use std::collections::BTreeMap;
+
 use greenroom_manifest::{Locations, Problem};
 use greenroom_policy::Settings;
 use greenroom_types::bundle::Bundle;
@@ -25,8 +27,8 @@ use serde_json::{Map, Value};
 
 use action::Action;
 use expect::Expect;
-use fleet::{NodeSpec, WorldSpec};
-use names::Subject;
+use fleet::{JobStands, NodeSpec, WorldSpec};
+use names::{JobPath, Subject};
 use span::Span;
 
 /// The version of the format that is read.
@@ -61,6 +63,8 @@ pub struct Scenario {
     pub nodes: Vec<NodeSpec>,
     /// Bundles that were submitted before.
     pub bundles: Vec<Bundle>,
+    /// How single jobs stand before, where that is not as their bundle says.
+    pub jobs: BTreeMap<JobPath, JobStands>,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -231,7 +235,7 @@ impl Fault {
 
 /// Reads a tree. What can be read and means nothing is put to `senseless`.
 fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<Fault>> {
-    const KEYS: [&str; 10] = [
+    const KEYS: [&str; 11] = [
         "scenario",
         "name",
         "description",
@@ -241,6 +245,7 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
         "world",
         "nodes",
         "bundles",
+        "jobs",
         "steps",
     ];
     let Value::Object(keys) = tree else {
@@ -300,6 +305,7 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
             read_steps(keys, world.start, &mut faults, senseless)
         }
     };
+    let jobs = take(&mut faults, optional(keys, "jobs"));
     let name: Option<String> = take(&mut faults, optional(keys, "name"));
     if let Some(name) = &name {
         meaning::of_name(name, senseless);
@@ -316,6 +322,7 @@ fn read_tree(tree: &Value, senseless: &mut Vec<Fault>) -> Result<Scenario, Vec<F
             world,
             nodes,
             bundles,
+            jobs: jobs.unwrap_or_default(),
             steps,
         }),
         _ => Err(faults),

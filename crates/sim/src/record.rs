@@ -9,7 +9,7 @@ mod words;
 use std::collections::BTreeMap;
 
 use greenroom_types::Wall;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::explore::fleet::Head;
 use crate::explore::write;
@@ -33,6 +33,10 @@ pub struct Recording {
     pub nodes: Vec<Value>,
     /// Bundles at the beginning.
     pub bundles: Vec<Value>,
+    /// How single jobs stand at the beginning, where that is not as their bundle says.
+    pub jobs: Map<String, Value>,
+    /// What the ids of the nodes began with that were asked for, in that order.
+    pub node_ids: Vec<String>,
     /// Steps with their time in milliseconds in `at`, in order.
     pub steps: Vec<Value>,
     /// What the recorder had no words for.
@@ -131,27 +135,32 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
         "Recorded from a control plane, from {} on.",
         recording.start
     );
-    // A broken stream is seen at once, as the record has it, and not after a silence. Jobs start and
-    // stop quickly: what was done to a running job in the record must find it running here. A machine
-    // comes up when the record lets it.
+    // A broken stream is seen at once, as the record has it, and not after a silence. What a worker or
+    // a provider does takes no time here but for what is held, as soon as the record holds it.
     let mut world = json!({
         "start": recording.start,
         "manager": {"silenceMs": 0},
-        "bootTime": "0ms",
-        "startTime": "50ms",
-        "stopTime": "50ms",
-        "prepareTime": "50ms",
-        "startPreparedTime": "20ms",
+        "bootTime": "2ms",
+        "startTime": "1ms",
+        "stopTime": "1ms",
+        "prepareTime": "1ms",
+        "startPreparedTime": "1ms",
+        "terminateTime": "1ms",
+        "migration": {"state": "1ms", "ready": "1ms", "stopOutput": "1ms", "apply": "1ms"},
     });
     let pools = words::unconfigured_pools(recording);
     if !pools.is_empty() {
         world["unconfiguredPools"] = json!(pools);
+    }
+    if !recording.node_ids.is_empty() {
+        world["nodeIds"] = json!(recording.node_ids);
     }
     let head = Head {
         settings: recording.settings.clone(),
         world,
         nodes: recording.nodes.clone(),
         bundles: recording.bundles.clone(),
+        jobs: recording.jobs.clone(),
     };
     let text = write::scenario(&recording.name, &description, &head, &recording.steps);
     let mut notes = String::new();
@@ -177,6 +186,8 @@ mod tests {
             nodes: vec![first, node("n2")],
             bundles: vec![json!({"bundleId": "news", "pool": "live", "jobs": [
                 {"jobName": "encode", "requirements": {"requiredCapacity": 1}}]})],
+            jobs: Map::new(),
+            node_ids: Vec::new(),
             steps,
             left_out: vec!["a step\nwithout words".to_owned()],
         }

@@ -41,6 +41,7 @@ pub(crate) use cloud::Purchases;
 pub(crate) use hold::{Holds, Pending};
 pub(crate) use look::Seen;
 pub(crate) use manager::with_services;
+use manager::{Answered, StartFailure};
 pub(crate) use worker::Worker;
 
 /// Inputs handled in one go before the run is taken for an endless one. A burst of hundreds of jobs
@@ -107,7 +108,8 @@ pub(crate) struct World {
 
     pub(crate) workers: BTreeMap<NodeId, Worker>,
     pub(crate) purchases: Purchases,
-    start_failures: BTreeMap<NodeId, u32>,
+    /// Starts that fail, by node and job; without a job, those of any.
+    start_failures: BTreeMap<NodeId, BTreeMap<Option<JobId>, StartFailure>>,
 
     pub(crate) calls: Vec<Call>,
     pub(crate) callbacks: Vec<Callback>,
@@ -400,7 +402,9 @@ impl World {
                     if self.memory.calls {
                         self.calls.push(call.clone());
                     }
-                    let (result, changes) = self.call(call);
+                    let Answered::Now(result, changes) = self.call(call_id, call) else {
+                        continue;
+                    };
                     if let Err(failure) = &result {
                         self.log.refusal(failure);
                     }

@@ -309,3 +309,109 @@ fn json_lines_are_objects_with_time_kind_and_name() {
     let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
     assert_eq!(kinds, ["call", "callback", "event", "policy", "step"]);
 }
+
+const SERVERS: &str = "\
+scenario: 1
+settings:
+  placementPools:
+    - {name: live, tiers: [{name: own, kind: local-servers, scaleOut: fixed},
+        {name: cloud, kind: aws, region: r, scaleOut: elastic, candidateInstanceTypes: [{instanceType: c, totalCapacity: 8, totalCores: 8}]}]}
+world: {nodeIds: [first, second]}
+nodes:
+  - {id: n, pool: live, capacity: 4, gpus: [{index: 0, model: l4, capacity: 1}, {index: 1, model: l4, capacity: 1}], jobs: [a/0/e, g/0/e]}
+  - {id: m, pool: live, capacity: 4}
+bundles:
+  - {bundleId: a, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 1}}]}
+  - {bundleId: g, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 1, requiredGpuCapacity: 1, requiredGpuModel: l4}}]}
+  - {bundleId: s, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 1, essential: false}}]}
+";
+
+fn holds(more: &str) {
+    let text = format!("{SERVERS}{more}");
+    let run = greenroom_sim::run_file("servers.yaml", &text, greenroom_sim::Options::default());
+    assert_eq!(run.exit_code(), 0, "{}", run.report());
+}
+
+// spec: SCEN-04, SCEN-05
+#[test]
+fn jobs_stand_before_as_the_file_says() {
+    holds(
+        "jobs: {a/0/e: {dormant: false}, s/0/e: {dormant: true}}
+steps:
+  - {at: 1s, expect: {jobs: {a/0/e: {state: running}, s/0/e: {state: dormant}, g/0/e: {node: n}}}}
+",
+    );
+    holds(
+        "jobs: {s/0/e: {verdict: over}}
+steps:
+  - {at: 1s, expect: {jobs: {s/0/e: {state: gone}}}}
+  - {at: 2s, startBundleJob: s/0/e}
+  - {at: 9s, expect: {jobs: {s/0/e: {state: running}}}}
+",
+    );
+}
+
+// spec: SCEN-08, SCEN-09
+#[test]
+fn an_instance_is_made_runs_and_is_gone_when_a_step_says_so() {
+    holds(
+        "jobs: {s/0/e: {dormant: true}}
+steps:
+  - {at: 0s, hold: [prepared, jobRunning, jobStopped, nodeStopped]}
+  - {at: 1m, migrate: {job: a/0/e, target: m}}
+  - {at: 2m, jobPrepared: {job: a/0/e, node: m}}
+  - {at: 2m10s, expect: {migration: {job: a/0/e, phase: awaitingSourceStop}}}
+  - {at: 2m10s, jobStopped: a/0/e}
+  - {at: 2m20s, jobRunning: {job: a/0/e, node: m}}
+  - {at: 2m20s, expect: {migration: {job: a/0/e, phase: done}}}
+  - {at: 5m, evict: m}
+  - {at: 5m5s, expect: {nodes: {m: {state: stopping}}}}
+  - {at: 5m5s, release: [nodeStopped]}
+  - {at: 5m5s, expect: {nodes: {m: {state: stopped}}}}
+",
+    );
+    let text = format!("{SERVERS}steps:\n  - {{at: 1s, jobStopped: {{job: a/0/e, node: m}}}}\n");
+    let run = greenroom_sim::run_file("servers.yaml", &text, greenroom_sim::Options::default());
+    let told = run.report();
+    assert!(
+        told.contains("no instance of a/0/e is stopping, or left behind, on m now"),
+        "{told}"
+    );
+}
+
+// spec: SCEN-08
+#[test]
+fn others_than_the_policy_stop_and_judge() {
+    holds(
+        "jobs: {s/0/e: {dormant: true}}
+steps:
+  - {at: 1s, stopJob: {job: a/0/e, node: n}}
+  - {at: 9s, expect: {nodes: {n: {jobs: [g/0/e]}}}}
+  - {at: 10s, markJobFailed: {job: g/0/e, reason: no licence}}
+  - {at: 19s, expect: {jobs: {g/0/e: {state: dropped}}, nodes: {n: {jobs: []}}}}
+",
+    );
+}
+
+// spec: SCEN-03, SCEN-08
+#[test]
+fn a_refusal_is_for_one_job_or_node_and_takes_its_time() {
+    holds(
+        "jobs: {s/0/e: {dormant: true}}
+steps:
+  - {at: 0s, createFails: {tier: cloud, next: 1, node: '@tier/live/cloud/2', when: call, after: 3s}}
+  - {at: 0s, startFails: {node: m, next: 1, job: s/0/e, after: 2s}}
+  - {at: 1s, createBundle: {bundleId: x, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 8}}]}}
+  - {at: 1s, createBundle: {bundleId: y, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 7}}]}}
+  - {at: 2s, expect: {jobs: {x/0/e: {tier: cloud}, y/0/e: {tier: cloud}}}}
+  - {at: 4s, expect: {jobs: {x/0/e: {tier: cloud}, y/0/e: {state: unplaced}}}}
+  - {at: 5s, cordon: n}
+  - {at: 5s, startBundleJob: s/0/e}
+  - {at: 6s, expect: {jobs: {s/0/e: {state: placed, node: m}}}}
+  - {at: 7s, expect: {jobs: {s/0/e: {state: unplaced}}}}
+  - {at: 1m, expect: {callbacks: []}}
+  - {at: 1m, terminate: '@tier/live/cloud/1'}
+  - {at: 1m, expect: {callbacks: [{onNodeTerminated: {nodeId: '@tier/live/cloud/1'}}]}}
+",
+    );
+}

@@ -16,6 +16,7 @@ pub(crate) struct Head {
     pub(crate) world: Value,
     pub(crate) nodes: Vec<Value>,
     pub(crate) bundles: Vec<Value>,
+    pub(crate) jobs: Map<String, Value>,
 }
 
 /// Shapes that can be bought.
@@ -48,6 +49,7 @@ pub(super) fn draw(seed: u64) -> Head {
         world,
         nodes,
         bundles,
+        jobs: Map::new(),
     };
     let mut dice = Dice::new(seed, 3);
     run_some(&mut dice, &mut head);

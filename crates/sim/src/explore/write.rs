@@ -33,6 +33,12 @@ pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Valu
             items(&mut text, "  ", list);
         }
     }
+    if !head.jobs.is_empty() {
+        text.push_str("\njobs:\n");
+        for (job, stands) in &head.jobs {
+            let _ = writeln!(text, "  {}: {}", word(job), flow(stands));
+        }
+    }
     text.push_str("\nsteps:\n");
     if steps.is_empty() {
         // Nothing happened, so that is what it shows.

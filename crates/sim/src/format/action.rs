@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
 use super::fleet::{InventoryChange, NodeSpec};
-use super::names::{JobPath, NodeRef};
+use super::names::{InstanceRef, JobPath, NodeRef};
 use super::span::{Instant, Signed, Span};
 
 /// What one step does.
@@ -74,6 +74,9 @@ pub enum Action {
         /// When it goes.
         #[serde(default)]
         deadline: Option<Instant>,
+        /// How its jobs change over: for all, or by job.
+        #[serde(default)]
+        strategy: Strategies,
     },
     /// Operator: move a running job.
     Migrate {
@@ -193,8 +196,22 @@ pub enum Action {
         #[serde(default)]
         code: Option<RejectionCode>,
     },
+    /// World: an instance that is being made is there, and does not run yet.
+    JobPrepared(InstanceRef),
     /// World: a starting instance runs now.
-    JobRunning(JobPath),
+    JobRunning(InstanceRef),
+    /// World: an instance that was told to stop, or what is left of one that failed, is gone.
+    JobStopped(InstanceRef),
+    /// World: somebody else than the policy stops an instance.
+    StopJob(InstanceRef),
+    /// World: somebody else than the policy gives a job its verdict.
+    MarkJobFailed {
+        /// The job.
+        job: JobPath,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
     /// World: an instance ends by itself.
     JobCompletes(JobPath),
     /// World: the Manager repeats its last JobUpdated.
@@ -228,12 +245,18 @@ pub enum Action {
         tier: TierName,
         /// How many.
         next: u32,
+        /// Only that of this node.
+        #[serde(default)]
+        node: Option<NodeRef>,
         /// The provider's code.
         #[serde(default = "no_stock")]
         error: String,
         /// Whether the call or its outcome fails.
         #[serde(default)]
         when: When,
+        /// How long the refusal of a call takes.
+        #[serde(default)]
+        after: Span,
     },
     /// World: the next starts on a node are refused.
     StartFails {
@@ -241,6 +264,12 @@ pub enum Action {
         node: NodeRef,
         /// How many.
         next: u32,
+        /// Only those of this job.
+        #[serde(default)]
+        job: Option<JobPath>,
+        /// How long the refusal takes.
+        #[serde(default)]
+        after: Span,
     },
     /// World: the wall clock is set.
     Clock {
@@ -335,6 +364,8 @@ pub enum HoldKind {
     NodeBooting,
     /// The hello of a worker that comes up.
     NodeStarted,
+    /// The end of a node that was told to end.
+    NodeStopped,
     /// Pictures of nodes.
     Inventory,
     /// Reports that an instance runs.
@@ -363,7 +394,7 @@ fn no_stock() -> String {
 
 impl Action {
     /// Every key that names an action, in the order of the specification.
-    pub const KEYS: [&'static str; 45] = [
+    pub const KEYS: [&'static str; 49] = [
         "createBundle",
         "updateBundle",
         "deleteBundle",
@@ -395,7 +426,11 @@ impl Action {
         "notice",
         "jobFails",
         "jobRejected",
+        "jobPrepared",
         "jobRunning",
+        "jobStopped",
+        "stopJob",
+        "markJobFailed",
         "jobCompletes",
         "duplicate",
         "imagePulled",
@@ -445,7 +480,11 @@ impl Action {
             Self::Notice { .. } => "notice",
             Self::JobFails { .. } => "jobFails",
             Self::JobRejected { .. } => "jobRejected",
+            Self::JobPrepared(_) => "jobPrepared",
             Self::JobRunning(_) => "jobRunning",
+            Self::JobStopped(_) => "jobStopped",
+            Self::StopJob(_) => "stopJob",
+            Self::MarkJobFailed { .. } => "markJobFailed",
             Self::JobCompletes(_) => "jobCompletes",
             Self::Duplicate(_) => "duplicate",
             Self::ImagePulled { .. } => "imagePulled",

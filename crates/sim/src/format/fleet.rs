@@ -21,6 +21,8 @@ pub struct WorldSpec {
     pub start: Wall,
     /// Source of all ids.
     pub seed: u64,
+    /// What the ids of the first nodes that the policy asks for begin with, in that order.
+    pub node_ids: Vec<String>,
     /// Create to NodeStarted and first inventory; the machine runs at half of it.
     pub boot_time: Span,
     /// StartJob to running.
@@ -140,6 +142,16 @@ pub struct NodeSpec {
     pub runtime: String,
 }
 
+/// How a job stands before the policy connects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JobStands {
+    /// It waits to be started by hand; false: it was started by hand.
+    pub dormant: Option<bool>,
+    /// Why it failed for good.
+    pub verdict: Option<String>,
+}
+
 /// Whether a node is a spare: `true`, or what it is kept for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpareSpec {
@@ -197,6 +209,7 @@ impl Default for WorldSpec {
         Self {
             start: START,
             seed: 1,
+            node_ids: Vec::new(),
             boot_time: Span(30_000),
             start_time: Span(1_000),
             stop_time: Span(500),

@@ -15,7 +15,7 @@ use greenroom_types::bundle::Bundle;
 use greenroom_types::inventory::{Capability, Disk, Gpu, RUNTIME_UNAVAILABLE, RuntimeKind};
 use greenroom_types::{NodeId, SHARE_TOLERANCE, TemplateName, Wall};
 
-use super::fleet::{MigrationTimes, NodeSpec, WorldSpec, simulated};
+use super::fleet::{JobStands, MigrationTimes, NodeSpec, WorldSpec, simulated};
 use super::known::Known;
 use super::names::JobPath;
 use super::span::Span;
@@ -263,6 +263,28 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
             }
         }
         room(node, &path, &bundles, found);
+    }
+    for (job, stands) in &scenario.jobs {
+        let path = format!("jobs.{job}");
+        match bundles.get(&job.bundle_id) {
+            Some(bundle) => {
+                found.look(&path, super::known::job_in(job, std::iter::once(*bundle)));
+            }
+            None => {
+                let message = format!("no bundle {:?} stands under bundles", job.bundle_id);
+                found.add(&path, message);
+            }
+        }
+        if *stands == JobStands::default() {
+            found.add(&path, "it says nothing: write dormant or verdict");
+        }
+        let runs = placed.get(job).filter(|_| stands.verdict.is_some());
+        if let Some(node) = runs {
+            found.add(
+                path,
+                format!("{job} has its verdict and runs on node {node:?}"),
+            );
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use greenroom_types::{BundleId, JobId, JobName, NodeId, PoolName, Role, TierName};
+use greenroom_types::{BundleId, JobId, JobName, NodeId, PoolName, Role, TierName, tree};
 use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 
 /// A job of a bundle: `chan-1/0/encode`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +30,15 @@ pub enum NodeRef {
     Spare(PoolName, usize),
     /// `@tier/POOL/TIER/N`: the N-th node asked for in the tier, from 1.
     Tier(PoolName, TierName, usize),
+}
+
+/// One instance of a job: that of the binding, or `{job, node}`: the one on that node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceRef {
+    /// The job.
+    pub job: JobPath,
+    /// The node, if it is not that of the binding.
+    pub node: Option<NodeRef>,
 }
 
 /// A node or a job, for the modifier `only`.
@@ -119,6 +129,30 @@ impl fmt::Display for JobPath {
             "{}/{}/{}",
             self.bundle_id, self.replica_index, self.job_name
         )
+    }
+}
+
+// === impl InstanceRef ===
+
+impl<'de> Deserialize<'de> for InstanceRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Written {
+            job: JobPath,
+            #[serde(default)]
+            node: Option<NodeRef>,
+        }
+        match Value::deserialize(deserializer)? {
+            job @ Value::String(_) => Ok(Self {
+                job: tree::nested(&job)?,
+                node: None,
+            }),
+            other => {
+                let Written { job, node } = tree::nested(&other)?;
+                Ok(Self { job, node })
+            }
+        }
     }
 }
 

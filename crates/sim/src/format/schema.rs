@@ -24,6 +24,7 @@ pub fn schema() -> Value {
             "world": world(),
             "nodes": list(node()),
             "bundles": list(bundle()),
+            "jobs": by_job(object(&[], json!({"dormant": flag(), "verdict": text()}))),
             "steps": list(step()),
         }),
     );
@@ -102,6 +103,7 @@ fn world() -> Value {
         json!({
             "start": instant(),
             "seed": whole(),
+            "nodeIds": list(text()),
             "bootTime": span(),
             "startTime": span(),
             "stopTime": span(),
@@ -236,12 +238,12 @@ fn operator_actions() -> Value {
             "node": node_ref(),
             "timeout": span(),
             "force": flag(),
-            "strategy": one_of(vec![strategy(), by_job(strategy())]),
+            "strategy": strategies(),
             "forUpgrade": flag(),
         })),
         "evict": node_ref(),
         "terminate": node_ref(),
-        "interrupt": notice(),
+        "interrupt": interrupt(),
         "migrate": object(&["job"], json!({
             "job": job_path(),
             "strategy": strategy(),
@@ -271,15 +273,34 @@ fn operator_actions() -> Value {
     })
 }
 
+fn notice_keys() -> Value {
+    json!({
+        "node": node_ref(),
+        "kind": choice(&["spot-interruption", "rebalance"]),
+        "deadline": moment(),
+    })
+}
+
 fn notice() -> Value {
+    object(&["node", "kind"], notice_keys())
+}
+
+fn interrupt() -> Value {
     object(
         &["node", "kind"],
-        json!({
-            "node": node_ref(),
-            "kind": choice(&["spot-interruption", "rebalance"]),
-            "deadline": moment(),
-        }),
+        with(notice_keys(), json!({"strategy": strategies()})),
     )
+}
+
+/// How the jobs of a node change over: one way for all, or each in its own.
+fn strategies() -> Value {
+    one_of(vec![strategy(), by_job(strategy())])
+}
+
+/// The instance of the binding, or that on a node.
+fn instance() -> Value {
+    let keys = json!({"job": job_path(), "node": node_ref()});
+    one_of(vec![job_path(), object(&["job"], keys)])
 }
 
 fn world_events() -> Value {
@@ -287,6 +308,7 @@ fn world_events() -> Value {
         list(choice(&[
             "nodeBooting",
             "nodeStarted",
+            "nodeStopped",
             "inventory",
             "jobRunning",
             "jobStopped",
@@ -331,7 +353,11 @@ fn world_events() -> Value {
                 "IMAGE", "INVALID_SPEC", "DUPLICATE", "RUNTIME", "LEASE",
             ]),
         })),
-        "jobRunning": job_path(),
+        "jobPrepared": instance(),
+        "jobRunning": instance(),
+        "jobStopped": instance(),
+        "stopJob": instance(),
+        "markJobFailed": object(&["job"], json!({"job": job_path(), "reason": text()})),
         "jobCompletes": job_path(),
         "duplicate": job_path(),
         "imagePulled": object(&["node", "ref"], json!({
@@ -348,10 +374,17 @@ fn world_events() -> Value {
         "createFails": object(&["tier", "next"], json!({
             "tier": text(),
             "next": whole(),
+            "node": node_ref(),
             "error": text(),
             "when": choice(&["call", "later"]),
+            "after": span(),
         })),
-        "startFails": object(&["node", "next"], json!({"node": node_ref(), "next": whole()})),
+        "startFails": object(&["node", "next"], json!({
+            "node": node_ref(),
+            "next": whole(),
+            "job": job_path(),
+            "after": span(),
+        })),
         "clock": object(&["wallJump"], json!({"wallJump": text_like("-1h")})),
         "disconnect": yes(),
         "connect": yes(),

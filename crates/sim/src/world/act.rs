@@ -11,7 +11,7 @@ use greenroom_types::{BundleId, Millis};
 
 use super::{Stuck, World};
 use crate::format::Step;
-use crate::format::action::Action;
+use crate::format::action::{Action, Strategies};
 
 /// What a question to the policy was answered.
 #[derive(Clone, Debug)]
@@ -133,24 +133,20 @@ impl World {
                 options: DrainOptions {
                     timeout_ms: timeout.map(|span| Millis(span.0)),
                     force: *force,
-                    strategy: strategy.all,
-                    strategies: strategy
-                        .by_job
-                        .iter()
-                        .map(|(job, strategy)| (job.job_id(), *strategy))
-                        .collect(),
                     for_upgrade: *for_upgrade,
+                    ..changing_over(strategy)
                 },
             },
             Action::Interrupt {
                 node,
                 kind,
                 deadline,
+                strategy,
             } => ApiCall::HandleNodeInterruption {
                 node_id: self.node(node)?,
                 kind: *kind,
                 deadline: deadline.map(|instant| instant.resolve(self.spec.start)),
-                options: DrainOptions::default(),
+                options: changing_over(strategy),
             },
             Action::Migrate {
                 job,
@@ -213,5 +209,16 @@ impl World {
             other => return Err(Stuck(format!("{other:?} is no operator's act"))),
         };
         Ok(Some(vec![call]))
+    }
+}
+
+fn changing_over(strategy: &Strategies) -> DrainOptions {
+    let by_job = strategy.by_job.iter();
+    DrainOptions {
+        strategy: strategy.all,
+        strategies: by_job
+            .map(|(job, strategy)| (job.job_id(), *strategy))
+            .collect(),
+        ..DrainOptions::default()
     }
 }

@@ -10,6 +10,7 @@ use greenroom_types::{Millis, NodeId, PoolName, Tags, TierName};
 use super::World;
 use super::hold::Pending;
 use super::machine::Machine;
+use super::manager::Late;
 use super::worker::Worker;
 use crate::format::action::When;
 use crate::format::names::NodeRef;
@@ -24,17 +25,21 @@ pub(crate) struct Purchases {
     spares: BTreeMap<PoolName, Vec<NodeId>>,
     names: BTreeMap<NodeId, NodeRef>,
     /// Creates that fail, by tier.
-    failures: BTreeMap<TierName, Vec<Failure>>,
+    failures: BTreeMap<TierName, Vec<CreateFailure>>,
     /// Zones given out so far, by tier.
     zones: BTreeMap<TierName, usize>,
 }
 
 /// The next creates of a tier fail.
 #[derive(Clone, Debug)]
-struct Failure {
-    left: u32,
-    error: String,
-    when: When,
+pub(super) struct CreateFailure {
+    pub(super) left: u32,
+    /// Only that of this node.
+    pub(super) node: Option<NodeRef>,
+    pub(super) error: String,
+    pub(super) when: When,
+    /// How long the refusal of a call takes.
+    pub(super) after: Millis,
 }
 
 /// Pool and tier in a node's tags.
@@ -86,18 +91,29 @@ impl Purchases {
             .map_or_else(|| node_id.to_string(), NodeRef::to_string)
     }
 
-    pub(super) fn fail_next(&mut self, tier: TierName, left: u32, error: String, when: When) {
-        let failure = Failure { left, error, when };
+    pub(super) fn fail_next(&mut self, tier: TierName, failure: CreateFailure) {
         self.failures.entry(tier).or_default().push(failure);
     }
 
-    /// Takes one failure that is due for a create in this tier.
-    fn take_failure(&mut self, tier: &TierName, when: When) -> Option<String> {
-        let list = self.failures.get_mut(tier)?;
-        list.retain(|failure| failure.left > 0);
-        let failure = list.first_mut().filter(|failure| failure.when == when)?;
+    /// Takes one failure that is due for a create of this node in this tier: its own, or the next of
+    /// any.
+    fn take_failure(
+        &mut self,
+        tier: &TierName,
+        node_id: &NodeId,
+        when: When,
+    ) -> Option<(String, Millis)> {
+        let list = self.failures.get(tier)?;
+        let is_of =
+            |failure: &CreateFailure| self.find(failure.node.as_ref()?).map(|it| it == node_id);
+        let left = || list.iter().enumerate().filter(|(_, it)| it.left > 0);
+        let own = left().find(|(_, failure)| is_of(failure) == Some(true));
+        let (at, _) = own
+            .or_else(|| left().find(|(_, failure)| failure.node.is_none()))
+            .filter(|(_, failure)| failure.when == when)?;
+        let failure = self.failures.get_mut(tier)?.get_mut(at)?;
         failure.left -= 1;
-        Some(failure.error.clone())
+        Some((failure.error.clone(), failure.after))
     }
 
     /// The next zone of a tier.
@@ -113,17 +129,21 @@ impl Purchases {
 
 impl World {
     /// The refusal that a create call meets, if one is due for it.
-    pub(super) fn create_refusal(&mut self, call: &Call) -> Option<Refusal> {
-        let tags = match call {
-            Call::CreateAwsNode(create) => &create.tags,
-            Call::CreateOciNode(create) => &create.tags,
+    pub(super) fn create_refusal(&mut self, call: &Call) -> Option<Late<Refusal>> {
+        let (node_id, tags) = match call {
+            Call::CreateAwsNode(create) => (&create.node_id, &create.tags),
+            Call::CreateOciNode(create) => (&create.node_id, &create.tags),
             _ => return None,
         };
         let (_, tier) = place(tags);
-        let error = self.purchases.take_failure(&tier, When::Call)?;
+        let (error, after) = self.purchases.take_failure(&tier, node_id, When::Call)?;
         let message = format!("the provider refused: {error}");
         let refusal = Refusal::new(Status::ResourceExhausted, "provider_error", message);
-        Some(refusal.with("provider_code", error))
+        Some(Late {
+            node_id: node_id.clone(),
+            what: refusal.with("provider_code", error),
+            after,
+        })
     }
 
     pub(super) fn do_task(&mut self, node_id: &NodeId, task: ProviderTask) {
@@ -147,7 +167,8 @@ impl World {
             MachineSpec::Oci(create) => (&create.tags, &create.shape),
         };
         let (pool, tier) = place(tags);
-        if let Some(code) = self.purchases.take_failure(&tier, When::Later) {
+        let failure = self.purchases.take_failure(&tier, node_id, When::Later);
+        if let Some((code, _)) = failure {
             self.after(LATE_FAILURE, Pending::CreateFails(node_id.clone(), code));
             return;
         }

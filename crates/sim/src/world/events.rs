@@ -7,14 +7,16 @@ use greenroom_policy::migration::MigrationState;
 use greenroom_types::call::Call;
 use greenroom_types::node::{InstanceKey, NodeState, NodeStoppingReason, RejectionCode};
 use greenroom_types::stream::MigrationSignal;
-use greenroom_types::{JobId, NodeId, Payload, Role, StartId};
+use greenroom_types::{JobId, Millis, NodeId, Payload, Role, StartId};
 
+use super::cloud::CreateFailure;
+use super::manager::StartFailure;
 use super::worker::RunPhase;
 use super::{Stuck, World};
 use crate::format::Step;
-use crate::format::action::{Action, Side, SignalKind};
+use crate::format::action::{Action, HoldKind, Side, SignalKind};
 use crate::format::fleet::InventoryChange;
-use crate::format::names::{JobPath, NodeRef};
+use crate::format::names::{InstanceRef, JobPath, NodeRef};
 
 type Deed = Result<(), Stuck>;
 
@@ -68,9 +70,40 @@ impl World {
                 };
                 self.rejects(job, node.as_ref(), role.as_ref(), reason, code)
             }
-            Action::JobRunning(job) => {
-                let (node_id, start_id) = self.live(job)?;
+            Action::JobPrepared(instance) => {
+                let found =
+                    self.instance_in(instance, "being made", |phase| phase == RunPhase::Creating);
+                let (node_id, start_id) = found?;
+                self.forget_kept(HoldKind::Prepared, &start_id);
+                self.is_prepared(&node_id, &start_id);
+                Ok(())
+            }
+            Action::JobRunning(instance) => {
+                let found = self.instance_in(instance, "starting", |phase| {
+                    matches!(phase, RunPhase::Creating | RunPhase::Starting)
+                });
+                let (node_id, start_id) = found?;
+                self.forget_kept(HoldKind::JobRunning, &start_id);
                 self.runs(&node_id, &start_id);
+                Ok(())
+            }
+            Action::JobStopped(instance) => {
+                let found = self.instance_in(instance, "stopping, or left behind,", |phase| {
+                    matches!(phase, RunPhase::Stopping | RunPhase::Remains)
+                });
+                let (node_id, start_id) = found?;
+                self.forget_kept(HoldKind::JobStopped, &start_id);
+                self.is_gone(&node_id, &start_id);
+                Ok(())
+            }
+            Action::StopJob(instance) => self.stopped_aside(instance),
+            Action::MarkJobFailed { job, reason } => {
+                let call = Call::MarkJobFailed {
+                    job_id: job.job_id(),
+                    reason: reason.clone(),
+                };
+                self.call_aside(call)
+                    .map_err(|refusal| Stuck(format!("{job} gets no verdict: {refusal}")))?;
                 Ok(())
             }
             Action::JobCompletes(job) => {
@@ -100,16 +133,35 @@ impl World {
             Action::CreateFails {
                 tier,
                 next,
+                node,
                 error,
                 when,
+                after,
             } => {
-                self.purchases
-                    .fail_next(tier.clone(), *next, error.clone(), *when);
+                let failure = CreateFailure {
+                    left: *next,
+                    node: node.clone(),
+                    error: error.clone(),
+                    when: *when,
+                    after: Millis(after.0),
+                };
+                self.purchases.fail_next(tier.clone(), failure);
                 Ok(())
             }
-            Action::StartFails { node, next } => {
+            Action::StartFails {
+                node,
+                next,
+                job,
+                after,
+            } => {
                 let node_id = self.node(node)?;
-                self.start_failures.insert(node_id, *next);
+                let job_id = job.as_ref().map(JobPath::job_id);
+                let failure = StartFailure {
+                    left: *next,
+                    after: Millis(after.0),
+                };
+                let failures = self.start_failures.entry(node_id).or_default();
+                failures.insert(job_id, failure);
                 Ok(())
             }
             Action::Clock { wall_jump } => {
@@ -365,6 +417,55 @@ impl World {
             .map(|instance| (instance.node_id.clone(), instance.start_id.clone()))
             .max_by_key(|(node_id, _)| bound == Some(node_id))
             .ok_or_else(none)
+    }
+
+    /// The instance of a job that its worker has in such a phase; where there are several, that of the
+    /// binding.
+    fn instance_in(
+        &self,
+        instance: &InstanceRef,
+        phase: &str,
+        is_in: impl Fn(RunPhase) -> bool,
+    ) -> Result<(NodeId, StartId), Stuck> {
+        let InstanceRef { job, node } = instance;
+        let node_id = node.as_ref().map(|node| self.node(node)).transpose()?;
+        let job_id = job.job_id();
+        let bound = self
+            .policy
+            .as_ref()
+            .and_then(|policy| policy.node_for_job(&job_id));
+        let workers = self.workers.iter().filter(|(id, worker)| {
+            worker.up && node_id.as_ref().is_none_or(|node_id| node_id == *id)
+        });
+        workers
+            .flat_map(|(id, worker)| worker.runs.iter().map(move |run| (id, run)))
+            .filter(|(_, (_, run))| run.order.instance.key.job_id == job_id && is_in(run.phase))
+            .map(|(id, (start_id, _))| (id.clone(), start_id.clone()))
+            .max_by_key(|(id, _)| bound == Some(id))
+            .ok_or_else(|| match node {
+                Some(node) => Stuck(format!("no instance of {job} is {phase} on {node} now")),
+                None => Stuck(format!("no instance of {job} is {phase} now")),
+            })
+    }
+
+    /// Somebody asks the Manager to stop an instance.
+    fn stopped_aside(&mut self, instance: &InstanceRef) -> Deed {
+        let InstanceRef { job, node } = instance;
+        let (node_id, start_id) = match node {
+            None => self.live(job)?,
+            Some(_) => self.instance_in(instance, "live", RunPhase::is_live)?,
+        };
+        let role = self
+            .ledger
+            .instance(&start_id)
+            .map_or_else(|| job.role(), |instance| instance.key.role.clone());
+        self.call_aside(Call::StopJob {
+            key: InstanceKey::new(job.job_id(), role),
+            node_id,
+            grace_ms: None,
+        })
+        .map_err(|refusal| Stuck(format!("{job} cannot be stopped: {refusal}")))?;
+        Ok(())
     }
 
     /// The latest migration of a job.

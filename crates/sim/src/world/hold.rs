@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use greenroom_policy::event::CallId;
+use greenroom_types::call::Refusal;
 use greenroom_types::stream::MigrationSignal;
 use greenroom_types::{JobId, MigrationId, Mono, NodeId, StartId};
 
@@ -30,6 +32,9 @@ pub(crate) enum Pending {
     Signal(NodeId, StartId, MigrationId, MigrationSignal),
     /// A pull settles: the image is there, or not.
     Pulled(NodeId, String, bool),
+    /// The Manager's refusal of a call about a node reaches the policy that made it, by the number of
+    /// that policy.
+    Refused(NodeId, u64, CallId, Refusal),
     /// A terminated machine is gone.
     MachineGone(NodeId),
     /// A worker that was told to end has ended.
@@ -74,11 +79,8 @@ impl Pending {
             Self::Gone(..) => Some(HoldKind::JobStopped),
             Self::Signal(..) => Some(HoldKind::MigrationSignals),
             Self::Pulled(..) => Some(HoldKind::ImagePulls),
-            Self::MachineGone(_)
-            | Self::WorkerEnds(_)
-            | Self::Silence(..)
-            | Self::Refresh(..)
-            | Self::LeaseEnds(..) => None,
+            Self::MachineGone(_) | Self::WorkerEnds(_) => Some(HoldKind::NodeStopped),
+            Self::Refused(..) | Self::Silence(..) | Self::Refresh(..) | Self::LeaseEnds(..) => None,
         }
     }
 
@@ -93,6 +95,7 @@ impl Pending {
             | Self::Gone(node_id, _)
             | Self::Signal(node_id, ..)
             | Self::Pulled(node_id, ..)
+            | Self::Refused(node_id, ..)
             | Self::MachineGone(node_id)
             | Self::WorkerEnds(node_id)
             | Self::Silence(node_id, _)
@@ -114,6 +117,18 @@ impl Pending {
     }
 }
 
+// === impl Holds ===
+
+impl Holds {
+    /// The rule for a kind and a subject from now on.
+    fn rule(&mut self, kind: HoldKind, only: Option<&Subject>, held: bool) {
+        let only = only.cloned();
+        self.rules
+            .retain(|rule| rule.kind != kind || rule.only != only);
+        self.rules.push(Rule { kind, only, held });
+    }
+}
+
 // === impl World ===
 
 impl World {
@@ -131,12 +146,14 @@ impl World {
 
     pub(super) fn hold(&mut self, kinds: &[HoldKind], only: Option<&Subject>) {
         for kind in kinds {
-            self.holds.rules.push(Rule {
-                kind: *kind,
-                only: only.cloned(),
-                held: true,
-            });
+            self.holds.rule(*kind, only, true);
         }
+    }
+
+    /// What was kept of an instance has happened in another way.
+    pub(super) fn forget_kept(&mut self, kind: HoldKind, start_id: &StartId) {
+        let is_it = |what: &Pending| what.kind() == Some(kind) && what.start_id() == Some(start_id);
+        self.holds.kept.retain(|_, what| !is_it(what));
     }
 
     /// Delivers at once what would have been due.
@@ -145,11 +162,7 @@ impl World {
             if only.is_none() {
                 self.holds.rules.retain(|rule| rule.kind != *kind);
             } else {
-                self.holds.rules.push(Rule {
-                    kind: *kind,
-                    only: only.cloned(),
-                    held: false,
-                });
+                self.holds.rule(*kind, only, false);
             }
         }
         let kept = std::mem::take(&mut self.holds.kept);
@@ -200,6 +213,9 @@ impl World {
                 self.speaks(&node_id, &start_id, migration_id, signal);
             }
             Pending::Pulled(node_id, reference, ok) => self.pulled(&node_id, &reference, ok),
+            Pending::Refused(_, policy, call_id, refusal) => {
+                self.answer_refused(policy, call_id, refusal);
+            }
             Pending::MachineGone(node_id) => self.machine_gone(&node_id),
             Pending::WorkerEnds(node_id) => self.worker_ends(&node_id),
             Pending::Silence(node_id, cut) => self.silence(&node_id, cut),

@@ -4,15 +4,39 @@
 use greenroom_ledger::{
     Applied, Called, Change, Command, Due, Fresh, Link, Order, Subscriber, What, Wish,
 };
-use greenroom_policy::event::{CallFailure, ConnectionState};
+use greenroom_policy::event::{CallFailure, CallId, ConnectionState};
 use greenroom_policy::{Event, IdSource, Policy};
 use greenroom_types::bundle::Bundle;
 use greenroom_types::call::{Call, CallResult, Refusal, Reply, Status};
 use greenroom_types::job::Service;
 use greenroom_types::stream::StreamEvent;
-use greenroom_types::{JobId, NodeId};
+use greenroom_types::{JobId, Millis, NodeId};
 
+use super::hold::Pending;
 use super::{Stuck, World, refused};
+
+/// The next starts on a node are refused.
+#[derive(Clone, Debug)]
+pub(super) struct StartFailure {
+    pub(super) left: u32,
+    /// How long the refusal takes.
+    pub(super) after: Millis,
+}
+
+/// What becomes known of a node so much later.
+pub(super) struct Late<T> {
+    pub(super) node_id: NodeId,
+    pub(super) what: T,
+    pub(super) after: Millis,
+}
+
+/// How a call of the policy was answered.
+pub(super) enum Answered {
+    /// At once, with what changed.
+    Now(Result<Reply, CallFailure>, Vec<Change>),
+    /// It will be refused.
+    Later,
+}
 
 /// Minor number of the protocol that the policy's stream speaks.
 const PROTOCOL: u32 = 10;
@@ -59,18 +83,38 @@ impl World {
 
     /// A call of the policy: refused by what the scenario arranged, else by the ledger. The changes
     /// are given back, so that the answer can go ahead of them.
-    pub(super) fn call(&mut self, call: Call) -> (Result<Reply, CallFailure>, Vec<Change>) {
+    pub(super) fn call(&mut self, call_id: CallId, call: Call) -> Answered {
         self.purchases.record(&call);
-        if let Some(refusal) = self
+        if let Some(late) = self
             .create_refusal(&call)
             .or_else(|| self.start_refusal(&call))
         {
-            return (Err(refused(refusal)), Vec::new());
+            let Late {
+                node_id,
+                what: refusal,
+                after,
+            } = late;
+            if after == Millis(0) {
+                return Answered::Now(Err(refused(refusal)), Vec::new());
+            }
+            let due = Pending::Refused(node_id, self.policies, call_id, refusal);
+            self.after(after, due);
+            return Answered::Later;
         }
         let (outcome, changes) = self.make_call(call, "scenario:policy");
         let now = self.now();
         let outcome = outcome.map_err(|refusal| refused(self.leases.complete(now, refusal)));
-        (outcome, changes)
+        Answered::Now(outcome, changes)
+    }
+
+    /// A refusal that took its time; a policy that is gone hears no answer.
+    pub(super) fn answer_refused(&mut self, policy: u64, call_id: CallId, refusal: Refusal) {
+        if self.is_connected() && policy == self.policies {
+            let failure = refused(refusal);
+            self.log.refusal(&failure);
+            let result = Err(failure);
+            self.inbox.push_back(Event::Reply { call_id, result });
+        }
     }
 
     /// A call of somebody else.
@@ -127,14 +171,23 @@ impl World {
         applied
     }
 
-    fn start_refusal(&mut self, call: &Call) -> Option<Refusal> {
+    fn start_refusal(&mut self, call: &Call) -> Option<Late<Refusal>> {
         let Call::StartJob(start) = call else {
             return None;
         };
-        let left = self.start_failures.get_mut(&start.node_id)?;
-        *left = left.checked_sub(1)?;
-        let message = format!("the scenario lets starts on {:?} fail", start.node_id);
-        Some(Refusal::new(Status::Internal, "start_failed", message))
+        let node_id = start.node_id.clone();
+        let failures = self.start_failures.get_mut(&node_id)?;
+        let due = |job_id: Option<JobId>| failures.get(&job_id).is_some_and(|it| it.left > 0);
+        let of_job = Some(start.job_id.clone());
+        let which = if due(of_job.clone()) { of_job } else { None };
+        let failure = failures.get_mut(&which)?;
+        failure.left = failure.left.checked_sub(1)?;
+        let message = format!("the scenario lets starts on {node_id:?} fail");
+        Some(Late {
+            what: Refusal::new(Status::Internal, "start_failed", message),
+            after: failure.after,
+            node_id,
+        })
     }
 
     pub(super) fn carry_out(&mut self, order: Order) {
@@ -183,6 +236,7 @@ impl World {
         }
         let now = self.now();
         let ids = IdSource::seeded(self.spec.seed.wrapping_add(self.policies << 32));
+        let ids = ids.giving_nodes(std::mem::take(&mut self.spec.node_ids));
         self.policies += 1;
         let policy = Policy::new(self.settings.clone(), now, ids);
         let policy = if self.memory.decisions {

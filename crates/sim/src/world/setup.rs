@@ -8,13 +8,13 @@ use greenroom_ledger::{Command, Config, Finding, Open, Provider};
 use greenroom_types::call::{Call, CreateAwsNode, CreateOciNode, Reply, StartJob};
 use greenroom_types::node::RunningNodeMetadata;
 use greenroom_types::pool::{Tier, TierKind};
-use greenroom_types::{NodeId, Tags};
+use greenroom_types::{NodeId, SHARE_TOLERANCE, Tags};
 
 use super::machine::Machine;
 use super::worker::{RunPhase, Worker};
 use super::{Stuck, Unbuilt, World};
 use crate::format::Scenario;
-use crate::format::fleet::NodeSpec;
+use crate::format::fleet::{JobStands, NodeSpec};
 use crate::format::names::JobPath;
 
 /// Region of a node whose tier names none.
@@ -50,11 +50,46 @@ impl World {
                     stuck.at(format!("bundles[{index}]"))
                 })?;
         }
+        for (job, stands) in &scenario.jobs {
+            self.stands(job, stands)
+                .map_err(|stuck| stuck.at(format!("jobs.{job}")))?;
+        }
         for (index, node) in scenario.nodes.iter().enumerate() {
             self.join(node)
                 .map_err(|stuck| stuck.at(format!("nodes[{index}]")))?;
         }
         self.settle().map_err(|stuck| stuck.at(String::new()))
+    }
+
+    /// A job was started or stopped by hand, or has failed for good.
+    fn stands(&mut self, job: &JobPath, stands: &JobStands) -> Result<(), Stuck> {
+        let JobPath {
+            bundle_id,
+            replica_index,
+            job_name,
+        } = job.clone();
+        let by_hand = stands.dormant.map(|dormant| match dormant {
+            true => Call::StopBundleJob {
+                bundle_id,
+                replica_index,
+                job_name,
+                grace_ms: None,
+            },
+            false => Call::StartBundleJob {
+                bundle_id,
+                replica_index,
+                job_name,
+            },
+        });
+        let verdict = stands.verdict.clone().map(|reason| Call::MarkJobFailed {
+            job_id: job.job_id(),
+            reason,
+        });
+        for call in by_hand.into_iter().chain(verdict) {
+            self.call_aside(call)
+                .map_err(|refusal| Stuck(format!("{job} cannot stand so: {refusal}")))?;
+        }
+        Ok(())
     }
 
     /// A node appears and runs, with everything that its specification says.
@@ -198,6 +233,21 @@ impl World {
         Ok(())
     }
 
+    /// The first device of a node with room for a job's share; none for a job without one.
+    fn device_for(&self, node_id: &NodeId, job: &JobPath) -> Option<u32> {
+        let record = self.ledger.job(&job.job_id())?;
+        let needs = &record.view.job.auto_placement.as_ref()?.requirements;
+        let share = needs.required_gpu_capacity;
+        let model = needs.required_gpu_model.as_str();
+        let worker = self.workers.get(node_id).filter(|_| share > 0.0)?;
+        let inventory = worker.inventory();
+        let fits = |gpu: &&greenroom_types::inventory::Gpu| {
+            (model.is_empty() || gpu.model.eq_ignore_ascii_case(model))
+                && gpu.reserved_capacity + share <= gpu.capacity + SHARE_TOLERANCE
+        };
+        inventory.gpus.iter().find(fits).map(|gpu| gpu.index)
+    }
+
     /// A job runs on a node without the policy having put it there.
     fn start_there(&mut self, node_id: &NodeId, job: &JobPath) -> Result<(), Stuck> {
         let record = self.ledger.job(&job.job_id());
@@ -216,7 +266,7 @@ impl World {
             node_id: node_id.clone(),
             defer_start: false,
             runtime_role: String::new(),
-            gpu_index: None,
+            gpu_index: self.device_for(node_id, job),
             migration_id: None,
             migration_state: None,
         });

@@ -28,7 +28,7 @@ enum About {
 const fn about(kind: HoldKind) -> About {
     match kind {
         HoldKind::NodeBooting | HoldKind::NodeStarted | HoldKind::CreateOutcome => About::Bought,
-        HoldKind::Inventory | HoldKind::ImagePulls => About::Node,
+        HoldKind::NodeStopped | HoldKind::Inventory | HoldKind::ImagePulls => About::Node,
         HoldKind::JobRunning
         | HoldKind::JobStopped
         | HoldKind::Prepared

@@ -12,7 +12,7 @@ use super::{
     Found, MOST, TIME_MAX, amount, disks, ends, expected, home, homes, images, machine, of_bundle,
     of_node, refusals, runtime, templates,
 };
-use crate::format::action::Action;
+use crate::format::action::{Action, HoldKind, When};
 use crate::format::expect::{Expect, Happened};
 use crate::format::fleet::{InventoryChange, NodeSpec};
 use crate::format::known::Known;
@@ -400,10 +400,20 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
         }
         Action::StartBundleJob(job)
         | Action::StopBundleJob(job)
-        | Action::JobRunning(job)
         | Action::JobCompletes(job)
         | Action::Duplicate(job) => found.look(here, known.job(job)),
+        Action::JobPrepared(instance)
+        | Action::JobRunning(instance)
+        | Action::JobStopped(instance)
+        | Action::StopJob(instance) => match &instance.node {
+            None => found.look(here, known.job(&instance.job)),
+            Some(node) => {
+                found.look(format!("{here}.job"), known.job(&instance.job));
+                found.look(format!("{here}.node"), known.node(node));
+            }
+        },
         Action::AbortMigration { job, .. }
+        | Action::MarkJobFailed { job, .. }
         | Action::JobFails { job, .. }
         | Action::Signal { job, .. } => found.look(format!("{here}.job"), known.job(job)),
         Action::Migrate { job, target, .. } => {
@@ -426,12 +436,16 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
         | Action::NodeDies(node)
         | Action::Partition(node)
         | Action::Heal(node) => found.look(here, known.node(node)),
-        Action::Interrupt { node, .. }
-        | Action::UpdateHotSpareNode { node, .. }
+        Action::UpdateHotSpareNode { node, .. }
         | Action::NodeStopping { node, .. }
         | Action::Notice { node, .. }
-        | Action::ImagePulled { node, .. }
-        | Action::StartFails { node, .. } => found.look(format!("{here}.node"), known.node(node)),
+        | Action::ImagePulled { node, .. } => found.look(format!("{here}.node"), known.node(node)),
+        Action::StartFails { node, job, .. } => {
+            found.look(format!("{here}.node"), known.node(node));
+            if let Some(job) = job {
+                found.look(format!("{here}.job"), known.job(job));
+            }
+        }
         Action::SetTags { node, tags } => {
             found.look(format!("{here}.node"), known.node(node));
             for (key, value) in tags {
@@ -445,7 +459,7 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
         Action::Inventory(change) => {
             found.look(format!("{here}.node"), known.node(&change.node));
         }
-        Action::Drain { node, strategy, .. } => {
+        Action::Drain { node, strategy, .. } | Action::Interrupt { node, strategy, .. } => {
             found.look(format!("{here}.node"), known.node(node));
             for job in strategy.by_job.keys() {
                 found.look(format!("{here}.strategy.{job}"), known.job(job));
@@ -475,8 +489,23 @@ fn names(action: &Action, path: &str, known: &Known<'_>, found: &mut Found<'_>) 
                 found.look(format!("{here}.replica"), copies);
             }
         },
-        Action::CreateFails { tier, .. } => {
+        Action::CreateFails {
+            tier,
+            node,
+            when,
+            after,
+            ..
+        } => {
             found.look(format!("{here}.tier"), known.elastic_tier(tier));
+            if let Some(node) = node {
+                found.look(format!("{here}.node"), known.node(node));
+            }
+            if after.0 > 0 && *when == When::Later {
+                found.add(
+                    format!("{here}.after"),
+                    "a create that fails later fails 2 s after its answer: write when: call",
+                );
+            }
         }
     }
 }
