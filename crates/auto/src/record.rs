@@ -7,6 +7,7 @@
 
 mod calls;
 mod decided;
+mod inventory;
 mod picture;
 mod replies;
 mod stream;
@@ -23,14 +24,14 @@ use greenroom_policy::{Event, Policy};
 use greenroom_types::bundle::BundleStatus;
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::node::NodeMetadata;
-use greenroom_types::{BundleId, JobId, Millis, Mono, NodeId, Now, StartId, Tags, Wall};
+use greenroom_types::{BundleId, JobId, JobName, Millis, Mono, NodeId, Now, StartId, Tags, Wall};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use decided::Subject;
 use picture::Picture;
 use replies::{Asked, Bought};
-use words::path_of;
+use words::{Versions, path_of};
 
 /// Steps that are kept; with the oldest goes what began before it.
 const STEPS: usize = 20_000;
@@ -51,6 +52,12 @@ pub struct Recording {
     pub nodes: Vec<Value>,
     /// Bundles that were there.
     pub bundles: Vec<Value>,
+    /// How single jobs stood, where that is not as their bundle says.
+    #[serde(default)]
+    pub jobs: Map<String, Value>,
+    /// What the ids of the nodes began with that the policy asked for, in that order.
+    #[serde(default)]
+    pub node_ids: Vec<String>,
     /// What happened and what was decided, each with its time in milliseconds in `at`.
     pub steps: Vec<Value>,
     /// What a scenario has no words for.
@@ -62,49 +69,69 @@ pub struct Recording {
 pub(crate) struct Recorder {
     settings: Value,
     pictures: VecDeque<Picture>,
+    /// When the first picture was tried.
+    due: Option<Mono>,
     /// When a picture was tried last.
     tried: Option<Mono>,
     steps: VecDeque<Step>,
     /// Bundles as they were seen last.
     bundles: BTreeMap<BundleId, Arc<BundleStatus>>,
+    versions: Versions,
+    /// Jobs that began anew with the last change of their bundle.
+    begun_anew: BTreeSet<(BundleId, JobName)>,
     /// Inventories as they were seen last.
     inventories: BTreeMap<NodeId, Arc<NodeInventory>>,
-    /// Nodes that were there or came by themselves; the others were bought.
+    /// Nodes that stand in the last picture or came by themselves since, whether or not they run now;
+    /// the others were bought.
     known: BTreeSet<NodeId>,
     /// Nodes that came and have not said what they have.
     joining: BTreeMap<NodeId, Arc<NodeMetadata>>,
     /// Nodes that are cut off: what follows of that, a scenario does by itself.
     cut_off: BTreeSet<NodeId>,
-    /// Nodes that were given up while they were cut off.
-    given_up: BTreeSet<NodeId>,
     /// Tags of each node as they were seen last.
     tags: BTreeMap<NodeId, Tags>,
-    /// Nodes that the policy ends itself.
+    /// Nodes that the policy ends itself, and whose end was not told so far.
     ending: BTreeSet<NodeId>,
+    /// Nodes that are stopping or stopped.
+    gone: BTreeSet<NodeId>,
+    /// Nodes that were told to end, by whomever.
+    told_to_end: BTreeSet<NodeId>,
     /// Nodes that the policy asked for since the oldest picture.
     bought: BTreeMap<NodeId, Bought>,
     /// Its calls without an answer.
     asked: BTreeMap<CallId, Asked>,
-    /// Starts of a job on a node that neither ran nor failed so far.
-    starts: BTreeMap<(JobId, NodeId), Input>,
+    /// Instances that the policy stops itself.
+    stops: BTreeSet<(JobId, NodeId)>,
+    /// Jobs to which the policy itself gives a verdict.
+    verdicts: BTreeSet<JobId>,
     /// Starts whose rejection was written down; the Manager tells of each twice.
     rejected: BTreeSet<StartId>,
+    /// Starts that are over as their job's history tells; inventories tell of it as well.
+    over: BTreeSet<StartId>,
     /// Images that were asked for and are not there so far, by node.
     pulls: BTreeMap<NodeId, BTreeSet<String>>,
     /// By how much the wall clock is ahead of the other.
     ahead: Option<i64>,
     /// The input that is handled.
     input: Input,
+    /// What failed lately, by what it is about.
+    failures: BTreeMap<String, Mono>,
     /// The last step that did something.
     acted: Option<Input>,
     /// What was told of what followed from the place, by what that is about, with the places of the steps.
     told: (u64, BTreeMap<Subject, u64>),
+    /// When something was told last.
+    told_at: Mono,
     /// Place of the next step.
     next_place: u64,
     /// Entries of each job's history that were looked at.
     seen: BTreeMap<JobId, usize>,
     /// Jobs that wait to be started by hand.
     dormant: BTreeSet<JobId>,
+    /// Jobs that have their verdict.
+    judged: BTreeSet<JobId>,
+    /// When each bundle was last updated.
+    updated: BTreeMap<BundleId, Mono>,
 }
 
 #[derive(Debug)]
@@ -146,9 +173,6 @@ impl Recorder {
             return;
         }
         self.picture(now, policy);
-        if self.pictures.is_empty() {
-            return;
-        }
         self.of_clock(now);
         self.input = Input {
             at: now,
@@ -168,6 +192,11 @@ impl Recorder {
         }
     }
 
+    /// Something failed: the policy thinks of that for a while.
+    fn failed(&mut self, now: Now, what: impl Into<String>) {
+        self.failures.insert(what.into(), now.mono);
+    }
+
     /// Somebody set the wall clock, after the input before.
     fn of_clock(&mut self, now: Now) {
         let mono = i64::try_from(now.mono.0).unwrap_or(i64::MAX);
@@ -182,6 +211,9 @@ impl Recorder {
     }
 
     fn push(&mut self, at: Now, what: Result<Value, String>, api: Option<ApiId>) {
+        if self.pictures.is_empty() {
+            return;
+        }
         self.make_room();
         // Between two there is a place for what turns out to have come before.
         let place = self.next_place + 1;
@@ -207,13 +239,27 @@ impl Recorder {
         }
     }
 
-    /// Writes a step down that turned out to have come ahead of an earlier input.
+    /// Writes down that something will be refused, ahead of what asks for it. That may be a timer of the
+    /// policy: those due at an instant fire before the steps of that instant, so it stands earlier.
     fn put(&mut self, input: Input, what: Value) {
+        let Some(picture) = self.pictures.back() else {
+            return;
+        };
+        let mut at = input.at;
+        if at.mono > picture.at.mono {
+            at.mono.0 -= 1;
+        }
         self.make_room();
-        let index = self.after_place(input);
+        let first = self
+            .steps
+            .partition_point(|step| step.at.mono < input.at.mono);
+        // Steps stand at odd places.
+        let ahead = self.steps.get(first).map(|step| step.place & !1);
+        let place = ahead.map_or(input.place, |ahead| ahead.min(input.place));
+        let index = self.steps.partition_point(|step| step.place <= place);
         let step = Step {
-            at: input.at,
-            place: input.place,
+            at,
+            place,
             what: Ok(what),
             api: None,
         };
@@ -229,9 +275,9 @@ impl Recorder {
         if self.steps.len() == STEPS {
             self.steps.pop_front();
             // A picture without all that followed it leads nowhere.
-            let oldest = self.steps.front().map(|step| step.at.mono);
+            let oldest = self.steps.front().map(|step| step.place);
             self.pictures
-                .retain(|picture| oldest.is_none_or(|oldest| picture.at.mono > oldest));
+                .retain(|picture| oldest.is_none_or(|oldest| picture.place > oldest));
             self.forget_bought();
         }
     }
@@ -247,5 +293,19 @@ impl Recorder {
         let mut jobs = node.jobs.iter().filter(|job_id| Some(*job_id) != but);
         jobs.find_map(|job_id| path_of(job_id, policy))
             .map(|path| format!("@{path}"))
+    }
+
+    /// A step about the instance of a job on a node.
+    fn of_instance(
+        &self,
+        key: &str,
+        job: &str,
+        (job_id, node_id): (&JobId, &NodeId),
+        policy: &Policy,
+    ) -> Result<Value, String> {
+        match self.name(node_id, Some(job_id), policy) {
+            Some(node) => Ok(json!({key: {"job": job, "node": node}})),
+            None => Err(format!("{key} of {job} on {node_id}, which has no name")),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What an operator asks, in the words of a scenario.
 
 use greenroom_policy::drain::DrainOptions;
+use greenroom_policy::migration::MigrationPhase;
 use greenroom_policy::{ApiCall, Policy};
 use greenroom_types::{JobId, NodeId};
 use serde_json::{Map, Value, json};
@@ -42,9 +43,12 @@ impl Recorder {
                 node_id,
                 kind,
                 deadline,
-                ..
+                options,
             } => named(node_id, &|node| {
                 let mut notice = json!({"node": node, "kind": kind});
+                if let Some(strategy) = strategies(node_id, options, policy) {
+                    notice["strategy"] = strategy;
+                }
                 if let Some(deadline) = deadline {
                     notice["deadline"] = deadline.to_string().into();
                 }
@@ -69,7 +73,17 @@ impl Recorder {
                 reason,
             } => {
                 let migration = policy.migration_by_id(migration_id)?;
-                let job = of_job(&migration.source_job_id)?;
+                if matches!(
+                    migration.phase,
+                    MigrationPhase::Done | MigrationPhase::Aborted
+                ) {
+                    // It is over: nothing comes of that.
+                    return None;
+                }
+                let Some(job) = of_job(&migration.source_job_id) else {
+                    let words = format!("the end of a migration of {}", migration.source_job_id);
+                    return Some(Err(format!("{words}, which has no name")));
+                };
                 Some(Ok(
                     json!({"abortMigration": {"job": job, "reason": reason}}),
                 ))

@@ -1,10 +1,8 @@
 //! What the policy decided, as expectations of a scenario.
 
-use std::collections::BTreeMap;
-
 use greenroom_policy::drain::{DrainPhase, DrainState};
 use greenroom_policy::effect::{PlacementContext, PlacementInfo, PlacementKind};
-use greenroom_policy::event::ApiId;
+use greenroom_policy::event::{ApiError, ApiId};
 use greenroom_policy::{Callback, Effect, Policy};
 use greenroom_types::call::Call;
 use greenroom_types::{MigrationId, Now};
@@ -30,19 +28,13 @@ pub(super) enum Subject {
 impl Recorder {
     /// Looks at what the policy does.
     pub(crate) fn after(&mut self, now: Now, effect: &Effect, policy: &Policy) {
-        if self.pictures.is_empty() {
-            return;
-        }
         if let Effect::Call { call_id, call } = effect {
             self.sends(*call_id, call, policy);
         }
+        if self.pictures.is_empty() {
+            return;
+        }
         match effect {
-            Effect::Call {
-                call: Call::TerminateNode(node_id),
-                ..
-            } => {
-                self.ending.insert(node_id.clone());
-            }
             // What the policy itself changes comes back with the stream, and is no event of the world.
             Effect::Call {
                 call:
@@ -59,78 +51,85 @@ impl Recorder {
                     seen.retain(|key, _| !remove.contains(key));
                 }
             }
-            // A call was refused: nothing came of it. One that was taken up and failed later stays:
-            // what came of it is in the record.
-            Effect::ApiReply { id, result: Err(_) } => self.refused(now, *id),
+            Effect::ApiReply {
+                id,
+                result: Err(error),
+            } => self.refused(now, *id, error),
             Effect::Callback(callback) => {
-                let held = self.left_target(callback, policy);
                 if let Some(expect) = self.told(callback, policy) {
-                    self.forget_told(&expect);
+                    let place = self.next_place + 1;
+                    if let Some(told) = subject(&expect).and_then(|it| self.forget(it, Some(place)))
+                    {
+                        self.take_out(told);
+                    }
                     self.push(now, Ok(json!({"expect": expect})), None);
-                }
-                if let Some(job) = held {
-                    self.let_go(now, &job);
+                } else if let Some(told) = self
+                    .begun_again(callback, policy)
+                    .and_then(|it| self.forget(it, None))
+                {
+                    self.take_out(told);
                 }
             }
             _ => {}
         }
     }
 
-    /// Takes out a call that was refused, with what was told of the migration that it asked for.
-    fn refused(&mut self, now: Now, id: ApiId) {
+    /// A call was refused at once. One that was taken up and failed later stays as it is: what came of
+    /// it is in the record.
+    fn refused(&mut self, now: Now, id: ApiId, error: &ApiError) {
         let is_it = |step: &Step| step.api == Some(id) && step.at.mono == now.mono;
         let Some(at) = self.steps.iter().rposition(is_it) else {
             return;
         };
-        let job = match self.steps.remove(at) {
-            Some(Step { what: Ok(what), .. }) => what["migrate"]["job"].clone(),
-            _ => Value::Null,
-        };
-        if job.is_null() {
-            return;
+        // What the policy itself refuses it refuses again.
+        let is_own = !matches!(
+            error,
+            ApiError::Closed
+                | ApiError::NotKept { .. }
+                | ApiError::TooMuchKept { .. }
+                | ApiError::Manager(_)
+        );
+        let step = self.steps.get_mut(at);
+        if is_own && let Some(Ok(what)) = step.map(|step| &mut step.what) {
+            what["refused"] = error.code().into();
+        } else {
+            self.steps.remove(at);
         }
-        let mut index = 0;
-        self.steps.retain(|step| {
-            index += 1;
-            let expect = match &step.what {
-                Ok(what) => &what["expect"],
-                Err(_) => &Value::Null,
-            };
-            let is_of_it = expect["trace"]["job"] == job || expect["migration"]["job"] == job;
-            index <= at || !is_of_it
-        });
     }
 
-    /// The job of a migration that ended before its target ran.
-    fn left_target(&mut self, callback: &Callback, policy: &Policy) -> Option<String> {
-        let Callback::OnMigrationAborted { migration_id, .. } = callback else {
-            return None;
-        };
-        let migration = policy.migration_by_id(migration_id)?;
-        let job = path_of(&migration.source_job_id, policy)?;
-        let target = migration.target_node_id.as_ref()?;
-        self.never_ran(&migration.source_job_id, target, &job)
-            .then_some(job)
+    /// Of what is told of the same thing at once a scenario sees the last: where the one before stands.
+    fn forget(&mut self, subject: Subject, place: Option<u64>) -> Option<u64> {
+        // What a call is answered at once is of the moment in which it was made.
+        let (cause, at) = (self.cause().place, self.input.at.mono);
+        if self.told.0 != cause && self.told_at < at {
+            self.told.1.clear();
+        }
+        self.told.0 = cause;
+        self.told_at = at;
+        match place {
+            Some(place) => self.told.1.insert(subject, place),
+            None => self.told.1.remove(&subject),
+        }
     }
 
-    /// Of what is told of the same thing at once a scenario sees the last.
-    fn forget_told(&mut self, expect: &Value) {
-        let cause = self.cause().place;
-        if self.told.0 != cause {
-            self.told = (cause, BTreeMap::new());
+    fn take_out(&mut self, place: u64) {
+        let index = self.steps.partition_point(|step| step.place < place);
+        let step = self.steps.get(index);
+        if step.is_some_and(|step| step.place == place) {
+            self.steps.remove(index);
         }
-        let Some(subject) = subject(expect) else {
-            return;
-        };
-        if let Some(place) = self.told.1.insert(subject, self.next_place + 1) {
-            let index = self.steps.partition_point(|step| step.place < place);
-            if self
-                .steps
-                .get(index)
-                .is_some_and(|step| step.place == place)
-            {
-                self.steps.remove(index);
+    }
+
+    /// A migration or a drain that has begun hides how the one before it ended.
+    fn begun_again(&self, callback: &Callback, policy: &Policy) -> Option<Subject> {
+        match callback {
+            Callback::OnMigrationPhase(state) => {
+                path_of(&state.source_job_id, policy).map(Subject::Migration)
             }
+            Callback::OnDrainProgress(drain) => {
+                self.name(&drain.node_id, None, policy).map(Subject::Drain)
+            }
+            _ => None,
         }
     }
 

@@ -6,27 +6,31 @@ use std::collections::BTreeMap;
 use greenroom_policy::Policy;
 use greenroom_policy::event::{CallFailure, CallId};
 use greenroom_types::call::{Call, Detail, Refusal, Reply, StartJob, Status};
-use greenroom_types::{JobId, Mono, NodeId, Now, PoolName, Tags, TierName};
+use greenroom_types::{JobId, Millis, Mono, NodeId, Now, PoolName, Tags, TierName};
 use serde_json::{Value, json};
 
+use super::picture::Picture;
+use super::words::path_of;
 use super::{Input, Recorder};
-
-/// What becomes of a start that is taken up.
-const STARTING: [&str; 2] = ["jobRunning", "prepared"];
 
 /// A call without an answer.
 #[derive(Debug)]
 pub(super) struct Asked {
     /// The input that it followed from.
     input: Input,
+    /// When it was sent.
+    sent: Mono,
     what: What,
 }
 
 #[derive(Debug)]
 enum What {
     Start(JobId, NodeId),
+    Stop(JobId, NodeId),
+    Verdict(JobId),
+    End(NodeId),
     /// A node of this tier.
-    Create(TierName),
+    Create(TierName, NodeId),
     /// Another one, in words.
     Other(&'static str),
 }
@@ -34,11 +38,10 @@ enum What {
 /// A node that the policy asked for.
 #[derive(Debug)]
 pub(super) struct Bought {
-    at: Mono,
     /// Grows with every node that was asked for.
     place: u64,
     pool: PoolName,
-    tier: TierName,
+    pub(super) tier: TierName,
     /// Its machine was seen to boot.
     pub(super) boots: bool,
 }
@@ -51,10 +54,19 @@ impl Recorder {
         let what = match call {
             Call::StartJob(StartJob {
                 job_id, node_id, ..
-            }) => {
-                let (start, cause) = ((job_id.clone(), node_id.clone()), self.cause());
-                self.starts.insert(start.clone(), cause);
-                What::Start(start.0, start.1)
+            }) => What::Start(job_id.clone(), node_id.clone()),
+            Call::StopJob { key, node_id, .. } => {
+                let stop = (key.job_id.clone(), node_id.clone());
+                self.stops.insert(stop.clone());
+                What::Stop(stop.0, stop.1)
+            }
+            Call::MarkJobFailed { job_id, .. } => {
+                self.verdicts.insert(job_id.clone());
+                What::Verdict(job_id.clone())
+            }
+            Call::TerminateNode(node_id) => {
+                self.ending.insert(node_id.clone());
+                What::End(node_id.clone())
             }
             Call::CreateAwsNode(create) => self.buys(&create.node_id, &create.tags),
             Call::CreateOciNode(create) => self.buys(&create.node_id, &create.tags),
@@ -77,7 +89,8 @@ impl Recorder {
             other => What::Other(other.name()),
         };
         let input = self.cause();
-        self.asked.insert(call_id, Asked { input, what });
+        let sent = self.input.at.mono;
+        self.asked.insert(call_id, Asked { input, sent, what });
     }
 
     fn buys(&mut self, node_id: &NodeId, tags: &Tags) -> What {
@@ -86,34 +99,32 @@ impl Recorder {
         let place = self.next_place;
         self.next_place += 2;
         let bought = Bought {
-            at: self.input.at.mono,
             place,
             pool,
             tier: tier.clone(),
             boots: false,
         };
         self.bought.insert(node_id.clone(), bought);
-        What::Create(tier)
+        What::Create(tier, node_id.clone())
     }
 
     /// Nothing is under way that a scenario would have to begin with.
     pub(super) fn is_answered(&self) -> bool {
-        let asked = self.asked.values();
-        asked
-            .into_iter()
-            .all(|it| matches!(it.what, What::Other(_)))
+        let mut asked = self.asked.values();
+        asked.all(|it| matches!(it.what, What::Other(_)))
     }
 
     /// Nodes that were bought before the oldest picture stand in each.
     pub(super) fn forget_bought(&mut self) {
-        let oldest = self.pictures.front().map(|picture| picture.at.mono);
+        let oldest = self.pictures.front().map(|picture| picture.place);
         self.bought
-            .retain(|_, bought| oldest.is_some_and(|oldest| bought.at >= oldest));
+            .retain(|_, bought| oldest.is_some_and(|oldest| bought.place >= oldest));
     }
 
     /// What was bought from then on, by id, with the name that a scenario has for it.
-    pub(super) fn names_of_bought(&self, from: Mono) -> BTreeMap<String, String> {
-        let bought = self.bought.iter().filter(|(_, bought)| bought.at >= from);
+    pub(super) fn names_of_bought(&self, from: &Picture) -> BTreeMap<String, String> {
+        let bought = self.bought.iter();
+        let bought = bought.filter(|(_, bought)| bought.place >= from.place);
         let mut bought: Vec<_> = bought.collect();
         bought.sort_by_key(|(_, bought)| bought.place);
         let mut counts: BTreeMap<(&PoolName, &TierName), usize> = BTreeMap::new();
@@ -127,6 +138,23 @@ impl Recorder {
             .collect()
     }
 
+    /// What their ids begin with, in the order in which they were asked for.
+    pub(super) fn ids_of_bought(&self, from: &Picture) -> Vec<String> {
+        let bought = self.bought.iter();
+        let mut bought: Vec<_> = bought
+            .filter(|(_, bought)| bought.place >= from.place)
+            .collect();
+        bought.sort_by_key(|(_, bought)| bought.place);
+        let first = |node_id: &NodeId| {
+            let (uuid, _) = node_id.as_str().split_once('.')?;
+            Some(uuid.to_owned())
+        };
+        bought
+            .into_iter()
+            .filter_map(|(node_id, _)| first(node_id))
+            .collect()
+    }
+
     pub(super) fn of_reply(
         &mut self,
         now: Now,
@@ -134,58 +162,63 @@ impl Recorder {
         result: &Result<Reply, CallFailure>,
         policy: &Policy,
     ) {
-        let (Some(Asked { input, what }), Err(failure)) = (self.asked.remove(&call_id), result)
+        let (Some(Asked { input, sent, what }), Err(failure)) =
+            (self.asked.remove(&call_id), result)
         else {
             return;
         };
         let words = match &what {
             What::Start(_, node_id) => format!("a start on {node_id}"),
-            What::Create(tier) => format!("a purchase in tier {tier}"),
+            What::Stop(job_id, node_id) => format!("the stop of {job_id} on {node_id}"),
+            What::Verdict(job_id) => format!("the verdict of {job_id}"),
+            What::End(node_id) => format!("the end of {node_id}"),
+            What::Create(tier, _) => format!("a purchase in tier {tier}"),
             What::Other(name) => format!("the call {name}"),
         };
+        match &what {
+            What::Stop(job_id, node_id) => {
+                self.stops.remove(&(job_id.clone(), node_id.clone()));
+            }
+            What::Verdict(job_id) => drop(self.verdicts.remove(job_id)),
+            What::End(node_id) => drop(self.ending.remove(node_id)),
+            What::Start(..) | What::Create(..) | What::Other(_) => {}
+        }
         let Some(refusal) = failure.refusal() else {
             let words = format!("{words} had no answer: {failure}");
             self.push(now, Err(words), None);
             return;
         };
         match what {
-            What::Start(..) | What::Other(_) if follows_from_the_state(&what, refusal) => {}
+            what if follows_from_the_state(&what, refusal) => {}
             What::Start(job_id, node_id) => {
-                self.starts.remove(&(job_id, node_id.clone()));
-                self.start_refused(now, input, &node_id, &words, policy);
+                self.failed(now, node_id.as_str());
+                let start = (&job_id, &node_id);
+                self.start_refused(now, (input, sent), start, &words, policy);
             }
-            What::Create(tier) => {
+            What::Create(tier, node_id) => {
+                self.failed(now, format!("tier {tier}"));
                 let code = match refusal.details.get("provider_code") {
                     Some(Detail::Text(code)) if !code.is_empty() => code,
                     _ => &refusal.reason,
                 };
-                let fails = json!({"tier": tier, "next": 1, "error": code, "when": "call"});
+                // The node gets the name that the scenario has for it with the recording.
+                let mut fails = json!({
+                    "tier": tier, "node": node_id, "next": 1, "error": code, "when": "call",
+                });
+                took(&mut fails, now.mono - sent);
                 self.put(input, json!({"createFails": fails}));
             }
-            What::Other(_) => self.push(now, Err(format!("{words} failed: {failure}")), None),
+            What::Stop(..) | What::Verdict(_) | What::End(_) | What::Other(_) => {
+                self.push(now, Err(format!("{words} failed: {failure}")), None)
+            }
         }
-    }
-
-    /// A start came to nothing before it ran, which in a scenario takes no time. There it is kept from
-    /// that until [`Recorder::let_go`]. False where it ran, or there was none.
-    pub(super) fn never_ran(&mut self, job_id: &JobId, node_id: &NodeId, job: &str) -> bool {
-        let Some(input) = self.starts.remove(&(job_id.clone(), node_id.clone())) else {
-            return false;
-        };
-        self.put(input, json!({"hold": STARTING, "only": job}));
-        true
-    }
-
-    pub(super) fn let_go(&mut self, now: Now, job: &str) {
-        let step = json!({"release": STARTING, "only": job});
-        self.push(now, Ok(step), None);
     }
 
     fn start_refused(
         &mut self,
         now: Now,
-        input: Input,
-        node_id: &NodeId,
+        (input, sent): (Input, Mono),
+        (job_id, node_id): (&JobId, &NodeId),
         words: &str,
         policy: &Policy,
     ) {
@@ -198,9 +231,10 @@ impl Recorder {
             return;
         };
         let first = self.after_place(input);
-        // Of a migration that an operator asks for, a scenario says with it that it is refused.
+        // Of a migration that an operator asks for and that is refused at once, a scenario says so.
+        let at_once = now.mono == sent;
         let moves = self.steps.iter_mut().skip(first).find(|step| {
-            let is_it = input.api.is_some() && step.api == input.api;
+            let is_it = at_once && input.api.is_some() && step.api == input.api;
             is_it
                 && step
                     .what
@@ -222,18 +256,34 @@ impl Recorder {
             }
             step.api = None;
         }
-        let put = self.steps.partition_point(|step| step.place < input.place);
-        let same = self.steps.range_mut(put..first).find(|step| {
+        let mut fails = json!({"node": node, "next": 1});
+        if let Some(job) = path_of(job_id, policy) {
+            fails["job"] = job.into();
+        }
+        took(&mut fails, now.mono - sent);
+        let same = self.steps.iter_mut().rev().find(|step| {
+            let is_near =
+                step.at.mono <= input.at.mono && (input.at.mono - step.at.mono) <= Millis(1);
             let what = step.what.as_ref();
-            what.is_ok_and(|what| what["startFails"]["node"] == node.as_str())
+            is_near
+                && what.is_ok_and(|what| {
+                    let other = &what["startFails"];
+                    other["node"] == fails["node"] && other["job"] == fails["job"]
+                })
         });
         if let Some(Ok(what)) = same.map(|step| &mut step.what) {
             let next = what["startFails"]["next"].as_u64().unwrap_or_default() + 1;
             what["startFails"]["next"] = next.into();
         } else {
-            let fails = json!({"node": node, "next": 1});
             self.put(input, json!({"startFails": fails}));
         }
+    }
+}
+
+/// How long an answer took.
+fn took(fails: &mut Value, after: Millis) {
+    if after > Millis(0) {
+        fails["after"] = format!("{}ms", after.0).into();
     }
 }
 
@@ -245,8 +295,8 @@ fn follows_from_the_state(what: &What, refusal: &Refusal) -> bool {
             refusal.reason.as_str(),
             "already_on_node" | "lease_held" | "leases_paused" | "unrecorded_instance"
         ),
-        What::Create(_) => false,
-        What::Other(_) => matches!(
+        What::Create(..) => false,
+        What::Stop(..) | What::Verdict(_) | What::End(_) | What::Other(_) => matches!(
             refusal.status,
             Status::NotFound
                 | Status::AlreadyExists

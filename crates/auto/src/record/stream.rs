@@ -1,18 +1,20 @@
 //! What the Manager's stream tells, in the words of a scenario.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greenroom_policy::Policy;
+use greenroom_policy::effect::MirrorState;
 use greenroom_types::bundle::{BundleState, BundleStatus};
-use greenroom_types::inventory::NodeInventory;
-use greenroom_types::job::{HistoryKind, JobWithHistory, StopReason};
-use greenroom_types::node::{NodeMetadata, RejectionCode, StartPhase};
+use greenroom_types::job::{At, HistoryEntry, HistoryKind, JobWithHistory, StopReason};
+use greenroom_types::node::{NodeMetadata, NodeStoppingReason, RejectionCode, StartPhase};
 use greenroom_types::stream::{MigrationSignal, StreamEvent};
 use greenroom_types::{JobId, NodeId, Now, StartId, Tags};
 use serde_json::{Map, Value, json};
 
 use super::Recorder;
-use super::words::{entries, manifest, no_more, of_inventory, of_node, path, path_of};
+use super::take::NODE_STOPPED;
+use super::words::{entries, is_managers_own, is_version, manifest, path, path_of};
 
 /// What the Manager says of a side of a migration whose node is lost.
 const NODE_LOST: &str = "node_lost";
@@ -20,7 +22,7 @@ const NODE_LOST: &str = "node_lost";
 // === impl Recorder ===
 
 impl Recorder {
-    fn of_node_event(
+    pub(super) fn of_node_event(
         &mut self,
         now: Now,
         node_id: &NodeId,
@@ -38,17 +40,23 @@ impl Recorder {
 
     pub(super) fn of_stream(&mut self, now: Now, event: &StreamEvent, policy: &Policy) {
         match event {
-            StreamEvent::BundleUpdated(status) => self.of_bundle(now, status, policy),
+            StreamEvent::BundleUpdated(status) => self.of_bundle(now, status),
             StreamEvent::BundleDeleted(bundle_id) => {
                 self.bundles.remove(bundle_id);
+                self.updated.remove(bundle_id);
+                self.versions.retain(|(of, _), _| of != bundle_id);
+                self.begun_anew.retain(|(of, _)| of != bundle_id);
             }
             StreamEvent::JobUpdated(job)
             | StreamEvent::JobActive(job)
             | StreamEvent::JobPending(job) => self.of_job(now, job, policy),
             StreamEvent::JobDeleted(job_id) => {
-                self.starts.retain(|(started, _), _| started != job_id);
+                self.of_deleted(now, job_id, policy);
+                self.stops.retain(|(stopped, _)| stopped != job_id);
+                self.verdicts.remove(job_id);
                 self.seen.remove(job_id);
                 self.dormant.remove(job_id);
+                self.judged.remove(job_id);
             }
             StreamEvent::NodeStarting {
                 metadata,
@@ -57,13 +65,14 @@ impl Recorder {
             StreamEvent::NodeStarted { metadata, .. } => {
                 let node_id = &metadata.node_id;
                 self.ending.remove(node_id);
-                if self.given_up.remove(node_id) {
-                    self.known.insert(node_id.clone());
-                    self.tags.insert(node_id.clone(), metadata.tags.clone());
-                    self.push(now, Ok(json!({"heal": node_id})), None);
-                } else if self.bought.contains_key(node_id) {
+                self.told_to_end.remove(node_id);
+                self.cut_off.remove(node_id);
+                let is_back = self.gone.remove(node_id);
+                if self.bought.contains_key(node_id) && !is_back {
                     self.of_bought(now, metadata, "nodeStarted");
-                } else if !self.known.contains(node_id) && !self.is_bought(node_id, policy) {
+                } else if is_back
+                    || !self.known.contains(node_id) && !self.is_bought(node_id, policy)
+                {
                     self.joining.insert(node_id.clone(), Arc::clone(metadata));
                 }
             }
@@ -83,25 +92,45 @@ impl Recorder {
                 node_id, reason, ..
             } => {
                 self.died_at_once(node_id, policy);
-                let follows = self.cut_off.contains(node_id) || self.ending.contains(node_id);
-                if !follows {
+                self.gone.insert(node_id.clone());
+                self.joining.remove(node_id);
+                let is_asked = *reason == NodeStoppingReason::UserRequested;
+                if is_asked {
+                    self.told_to_end.insert(node_id.clone());
+                }
+                match (reason, self.bought.get(node_id)) {
+                    (NodeStoppingReason::CreateFailed, Some(bought)) => {
+                        let tier = format!("tier {}", bought.tier);
+                        self.failed(now, tier);
+                    }
+                    (NodeStoppingReason::UserRequested, _) => {}
+                    _ => self.failed(now, node_id.as_str()),
+                }
+                let is_own = is_asked && self.ending.contains(node_id);
+                let is_lost = *reason == NodeStoppingReason::HealthPingTimeExceeded
+                    && self.cut_off.contains(node_id);
+                if !is_own && !is_lost {
                     let step = |node| json!({"nodeStopping": {"node": node, "reason": reason}});
                     self.of_node_event(now, node_id, policy, step);
                 }
             }
             StreamEvent::NodeStopped { node_id } => {
-                let cut_off = self.cut_off.remove(node_id);
-                let ended = self.ending.remove(node_id);
-                if !self.known.remove(node_id) {
-                    return;
-                }
-                if cut_off {
-                    self.given_up.insert(node_id.clone());
-                } else if !ended {
-                    self.push(now, Ok(json!({"nodeStopped": node_id})), None);
-                }
+                let is_cut_off = self.cut_off.contains(node_id);
+                self.gone.insert(node_id.clone());
+                self.ending.remove(node_id);
+                self.joining.remove(node_id);
                 self.inventories.remove(node_id);
-                self.tags.remove(node_id);
+                if self.told_to_end.remove(node_id) {
+                    self.of_node_event(
+                        now,
+                        node_id,
+                        policy,
+                        |node| json!({"release": [NODE_STOPPED], "only": node}),
+                    );
+                } else if !is_cut_off {
+                    let step = |node| json!({"nodeStopped": node});
+                    self.of_node_event(now, node_id, policy, step);
+                }
             }
             StreamEvent::NodeTagsUpdated { metadata, .. } => {
                 self.of_tags(now, &metadata.node_id, &metadata.tags, policy);
@@ -198,7 +227,14 @@ impl Recorder {
     }
 
     /// A pull that a scenario does not let settle by itself.
-    fn pulled(&mut self, now: Now, node_id: &NodeId, image: &str, ok: bool, policy: &Policy) {
+    pub(super) fn pulled(
+        &mut self,
+        now: Now,
+        node_id: &NodeId,
+        image: &str,
+        ok: bool,
+        policy: &Policy,
+    ) {
         if let Some(open) = self.pulls.get_mut(node_id) {
             open.remove(image);
         }
@@ -212,8 +248,17 @@ impl Recorder {
 
     /// Tags that somebody else than the policy changed.
     fn of_tags(&mut self, now: Now, node_id: &NodeId, tags: &Tags, policy: &Policy) {
+        let changed = self.changed_tags(node_id, tags);
+        if !changed.is_empty() {
+            let step = |node| json!({"setTags": {"node": node, "tags": changed}});
+            self.of_node_event(now, node_id, policy, step);
+        }
+    }
+
+    /// What is otherwise than it was seen last; nothing of a node that was not seen.
+    pub(super) fn changed_tags(&mut self, node_id: &NodeId, tags: &Tags) -> Map<String, Value> {
         let Some(before) = self.tags.insert(node_id.clone(), tags.clone()) else {
-            return;
+            return Map::new();
         };
         let set = tags
             .iter()
@@ -224,11 +269,7 @@ impl Recorder {
             .keys()
             .filter(|key| !is_managers_own(key) && !tags.contains_key(*key));
         let gone = gone.map(|key| (key.clone(), Value::Null));
-        let changed: Map<String, Value> = set.chain(gone).collect();
-        if !changed.is_empty() {
-            let step = |node| json!({"setTags": {"node": node, "tags": changed}});
-            self.of_node_event(now, node_id, policy, step);
-        }
+        set.chain(gone).collect()
     }
 
     fn is_bought(&self, node_id: &NodeId, policy: &Policy) -> bool {
@@ -236,33 +277,62 @@ impl Recorder {
         self.bought.contains_key(node_id) || prospective().any(|node| node.node_id == *node_id)
     }
 
-    fn of_bundle(&mut self, now: Now, status: &Arc<BundleStatus>, policy: &Policy) {
+    fn of_bundle(&mut self, now: Now, status: &Arc<BundleStatus>) {
         let bundle = &status.bundle;
         let before = self
             .bundles
             .insert(bundle.bundle_id.clone(), Arc::clone(status));
         let Some(before) = before else {
-            self.push(now, Ok(json!({"createBundle": manifest(bundle)})), None);
+            let create = manifest(bundle, &self.versions);
+            self.push(now, Ok(json!({"createBundle": create})), None);
             return;
         };
         if bundle.state == BundleState::Deleting {
-            if before.bundle.state == BundleState::Live {
+            let is_over = before.bundle.stop_at.is_some_and(|at| at <= now.wall);
+            if before.bundle.state == BundleState::Live && !is_over {
                 self.push(now, Ok(json!({"deleteBundle": bundle.bundle_id})), None);
             }
             return;
         }
-        if before.bundle.stop_at != bundle.stop_at {
+        let mut as_before = bundle.clone();
+        as_before.stop_at = before.bundle.stop_at;
+        as_before.revision = before.bundle.revision;
+        if as_before == before.bundle && bundle.stop_at != before.bundle.stop_at {
             let mut stop = json!({"bundle": bundle.bundle_id});
             if let Some(at) = bundle.stop_at {
                 stop["stopAt"] = at.to_string().into();
             }
             self.push(now, Ok(json!({"setBundleStopTime": stop})), None);
-        } else if before.bundle.revision != bundle.revision
-            // An update that changes nothing gives a broken bundle another chance (BUNDLE-06).
-            && (manifest(&before.bundle) != manifest(bundle)
-                || policy.is_bundle_broken(&bundle.bundle_id))
-        {
-            self.push(now, Ok(json!({"updateBundle": manifest(bundle)})), None);
+        } else if before.bundle.revision != bundle.revision || as_before != before.bundle {
+            // One that changes nothing that a scenario says gives a broken bundle another chance
+            // (BUNDLE-06), or lets jobs run something else.
+            self.updated.insert(bundle.bundle_id.clone(), now.mono);
+            self.begun_anew
+                .retain(|(other, _)| *other != bundle.bundle_id);
+            let update = manifest(bundle, &self.versions);
+            self.push(now, Ok(json!({"updateBundle": update})), None);
+        }
+    }
+
+    /// What a job runs was changed with its bundle.
+    fn begins_anew(&mut self, job: &JobWithHistory) {
+        let Some((bundle_id, _, name)) = job.job.bundle_place() else {
+            return;
+        };
+        let key = (bundle_id, name);
+        if !self.begun_anew.insert(key.clone()) {
+            return;
+        }
+        let version = self.versions.entry(key.clone()).or_default();
+        *version += 1;
+        let update = self.steps.iter_mut().rev().find_map(|step| {
+            let update = step.what.as_mut().ok()?.get_mut("updateBundle")?;
+            (update["bundleId"] == key.0.as_str()).then_some(update)
+        });
+        let jobs = update.and_then(|update| update["jobs"].as_array_mut());
+        let mut jobs = jobs.into_iter().flatten();
+        if let Some(job) = jobs.find(|job| job["jobName"] == key.1.as_str()) {
+            is_version(&mut job["launch"], *version);
         }
     }
 
@@ -276,10 +346,20 @@ impl Recorder {
         } else {
             self.dormant.remove(job_id)
         };
+        let is_judged = job.terminal_state.is_some();
+        let was_judged = if is_judged {
+            !self.judged.insert(job_id.clone())
+        } else {
+            self.judged.remove(job_id)
+        };
         let Some((bundle_id, replica, name)) = job.job.bundle_place() else {
             return;
         };
-        if is_new || was == is {
+        // An update of its bundle gives a job another chance as well (BUNDLE-06).
+        let is_revived = was_judged
+            && !is_judged
+            && self.updated.get(&bundle_id).is_none_or(|at| *at < now.mono);
+        if is_new || (was == is && !is_revived) {
             return;
         }
         let key = if is {
@@ -300,40 +380,171 @@ impl Recorder {
         };
         let place = path(&bundle_id, replica, name.as_str());
         let new = total.saturating_sub(seen.unwrap_or(0));
-        let mut rejected = false;
+        // What a scenario's Manager does by itself where a job is rejected or has its verdict.
+        let mut follows = BTreeSet::new();
+        let mut judged = false;
+        let first = job.history.len().saturating_sub(new);
         let job_id = &job.job.job_id;
-        for entry in job.history.iter().rev().take(new).rev() {
-            let mut held = false;
+        for (index, entry) in job.history.iter().enumerate().skip(first) {
+            if let HistoryKind::Rejected { .. } = entry.kind {
+                self.over.extend(entry.start_id.clone());
+                follows.extend(entry.start_id.clone());
+            }
+            judged |= matches!(entry.kind, HistoryKind::Failed { .. });
+            let is_of_it = judged
+                || entry
+                    .start_id
+                    .as_ref()
+                    .is_some_and(|it| follows.contains(it));
             let what = match &entry.kind {
-                HistoryKind::Prepared(at) | HistoryKind::Running { at, .. } => {
-                    let start = (job_id.clone(), at.node.node_id.clone());
-                    self.starts.remove(&start);
-                    continue;
-                }
-                HistoryKind::Rejected { at, code, detail } => {
-                    rejected = true;
-                    let rejection = (&at.node.node_id, *code, detail.as_str());
-                    let job = (job_id, place.as_str());
-                    self.of_rejection(now, job, entry.start_id.as_ref(), rejection, policy);
-                    continue;
-                }
-                // A rejection is told with a stop of its own.
                 HistoryKind::Stopping {
-                    at,
                     reason: StopReason::JobFailed,
-                    detail,
-                } if !rejected => {
-                    held = self.never_ran(job_id, &at.node.node_id, &place);
-                    json!({"jobFails": {"job": place, "reason": detail}})
+                    ..
+                } if is_of_it => continue,
+                // One that was lost and is there again was not started.
+                HistoryKind::Prepared(_) | HistoryKind::Running { .. }
+                    if was_running(&job.history[..index], entry) =>
+                {
+                    continue;
                 }
-                HistoryKind::Completed => json!({"jobCompletes": place}),
-                _ => continue,
+                HistoryKind::Stopped(at) => {
+                    let ended = ended(&job.history[..index], entry);
+                    if !matches!(ended, Ended::AtOnce) {
+                        self.over.extend(entry.start_id.clone());
+                    }
+                    match ended {
+                        Ended::AtOnce => None,
+                        Ended::ByItself => Some(Ok(json!({"jobCompletes": place}))),
+                        Ended::Told => self.is_gone(job_id, &place, at, policy),
+                    }
+                }
+                _ => self.of_entry(now, job, entry, &place, policy),
             };
-            self.push(now, Ok(what), None);
-            if held {
-                self.let_go(now, &place);
+            if let Some(what) = what {
+                self.push(now, what, None);
             }
         }
+    }
+
+    /// A job is gone with the last of its instances, of which its history does not tell any more.
+    fn of_deleted(&mut self, now: Now, job_id: &JobId, policy: &Policy) {
+        let Some(job) = policy.job_by_id(job_id) else {
+            return;
+        };
+        let Some((bundle_id, replica, name)) = job.job.bundle_place() else {
+            return;
+        };
+        let place = path(&bundle_id, replica, name.as_str());
+        let mut seen = BTreeSet::new();
+        for entry in job.history.iter().rev() {
+            let is_last = entry
+                .start_id
+                .as_ref()
+                .is_some_and(|start_id| seen.insert(start_id));
+            let HistoryKind::Stopping {
+                at,
+                reason:
+                    StopReason::UserRequested
+                    | StopReason::JobFailed
+                    | StopReason::Migration
+                    | StopReason::BundleChanged,
+                ..
+            } = &entry.kind
+            else {
+                continue;
+            };
+            if let Some(what) = self.is_gone(job_id, &place, at, policy).filter(|_| is_last) {
+                self.push(now, what, None);
+            }
+        }
+    }
+
+    /// What an entry of a job's history is in a scenario, if it does not follow from something else there.
+    fn of_entry(
+        &mut self,
+        now: Now,
+        job: &JobWithHistory,
+        entry: &HistoryEntry,
+        place: &str,
+        policy: &Policy,
+    ) -> Option<Result<Value, String>> {
+        let job_id = &job.job.job_id;
+        let instance =
+            |at: &At, key: &str| self.of_instance(key, place, (job_id, &at.node.node_id), policy);
+        let what = match &entry.kind {
+            HistoryKind::Prepared(at) => instance(at, "jobPrepared"),
+            HistoryKind::Running { at, .. } => instance(at, "jobRunning"),
+            HistoryKind::Rejected { at, code, detail } => {
+                let rejection = (&at.node.node_id, *code, detail.as_str());
+                let start_id = entry.start_id.as_ref();
+                self.of_rejection(now, (job_id, place), start_id, rejection, policy);
+                return None;
+            }
+            HistoryKind::Stopping {
+                at,
+                reason: StopReason::JobFailed,
+                detail,
+            } => {
+                let node_id = at.node.node_id.clone();
+                self.failed(now, node_id.as_str());
+                Ok(json!({"jobFails": {"job": place, "reason": detail}}))
+            }
+            HistoryKind::Stopping {
+                reason: StopReason::BundleChanged,
+                ..
+            } => {
+                self.begins_anew(job);
+                return None;
+            }
+            HistoryKind::Stopping {
+                at,
+                reason: StopReason::UserRequested,
+                ..
+            } => {
+                let stop = (job_id.clone(), at.node.node_id.clone());
+                let is_own = self.stops.remove(&stop);
+                if is_own || !self.is_wanted(job) {
+                    return None;
+                }
+                self.of_instance("stopJob", place, (&stop.0, &stop.1), policy)
+            }
+            HistoryKind::Failed { reason, .. } => {
+                if self.verdicts.remove(job_id) {
+                    return None;
+                }
+                Ok(json!({"markJobFailed": {"job": place, "reason": reason}}))
+            }
+            _ => return None,
+        };
+        Some(what)
+    }
+
+    /// An instance that stopped is gone, which a node that goes takes with it.
+    fn is_gone(
+        &self,
+        job_id: &JobId,
+        place: &str,
+        at: &At,
+        policy: &Policy,
+    ) -> Option<Result<Value, String>> {
+        let node_id = &at.node.node_id;
+        let is_up = policy.node_state(node_id) == Some(MirrorState::Running)
+            && !self.told_to_end.contains(node_id);
+        is_up.then(|| self.of_instance("jobStopped", place, (job_id, node_id), policy))
+    }
+
+    /// Its bundle has the job, and it is not stopped by hand: nothing else that is recorded stops it.
+    fn is_wanted(&self, job: &JobWithHistory) -> bool {
+        let Some((bundle_id, replica, name)) = job.job.bundle_place() else {
+            return false;
+        };
+        let bundle = self.bundles.get(&bundle_id).map(|status| &status.bundle);
+        !job.job.is_dormant()
+            && bundle.is_some_and(|bundle| {
+                bundle.state == BundleState::Live
+                    && replica < bundle.copies()
+                    && bundle.job(name.as_str()).is_some()
+            })
     }
 
     /// A worker refused a start: that is told as such and in the job's history, in either order.
@@ -351,6 +562,7 @@ impl Recorder {
             }
             self.rejected.insert(start_id.clone());
         }
+        self.failed(now, node_id.as_str());
         let mut step = json!({"job": place, "reason": reason, "code": code});
         // The target of a migration is another than the node of the job. Its role names the migration,
         // which has another name in a scenario.
@@ -359,76 +571,7 @@ impl Recorder {
         {
             step["node"] = node.into();
         }
-        let held = self.never_ran(job_id, node_id, place);
         self.push(now, Ok(json!({"jobRejected": step})), None);
-        if held {
-            self.let_go(now, place);
-        }
-    }
-
-    fn of_inventory(
-        &mut self,
-        now: Now,
-        node_id: &NodeId,
-        inventory: &Arc<NodeInventory>,
-        policy: &Policy,
-    ) {
-        let before = self
-            .inventories
-            .insert(node_id.clone(), Arc::clone(inventory));
-        if let Some(metadata) = self.joining.remove(node_id) {
-            self.known.insert(node_id.clone());
-            self.tags.insert(node_id.clone(), metadata.tags.clone());
-            let mut node = of_node(node_id, &metadata.tags, inventory);
-            let assigned = inventory.assigned_jobs.iter();
-            let jobs: Vec<String> = assigned
-                .filter_map(|assigned| path_of(&assigned.job_id, policy))
-                .collect();
-            if !jobs.is_empty() {
-                node["jobs"] = jobs.into();
-            }
-            self.push(now, Ok(json!({"nodeJoins": node})), None);
-            return;
-        }
-        let pulled: Vec<String> = inventory
-            .held_images
-            .iter()
-            .map(|image| &image.reference)
-            .filter(|image| {
-                self.pulls
-                    .get(node_id)
-                    .is_some_and(|it| it.contains(*image))
-            })
-            .cloned()
-            .collect();
-        for image in pulled {
-            self.pulled(now, node_id, &image, true, policy);
-        }
-        let Some(before) = before else {
-            // What was bought is not quite what its tier declares.
-            if self.bought.contains_key(node_id) {
-                let mut first = of_inventory(inventory);
-                first.insert("node".to_owned(), node_id.as_str().into());
-                self.push(now, Ok(json!({"inventory": first})), None);
-            }
-            return;
-        };
-        let (was, is) = (of_inventory(&before), of_inventory(inventory));
-        let gone = was.keys().filter(|key| !is.contains_key(*key));
-        let mut changed: Map<String, Value> = gone
-            .filter_map(|key| Some((key.clone(), no_more(key)?)))
-            .collect();
-        changed.extend(
-            is.into_iter()
-                .filter(|(key, value)| was.get(key) != Some(value) && key != "heldImages"),
-        );
-        if !changed.is_empty() {
-            let mut change = Value::Object(changed);
-            self.of_node_event(now, node_id, policy, |node| {
-                change["node"] = node.into();
-                json!({"inventory": change})
-            });
-        }
     }
 }
 
@@ -445,10 +588,44 @@ fn of_signal(job: &str, signal: &MigrationSignal) -> Value {
     json!({"job": job, "side": side, "kind": kind, "payload": payload})
 }
 
-/// Tags that the Manager alone sets (TAG-07): they follow from what else is recorded.
-fn is_managers_own(key: &str) -> bool {
-    matches!(
-        key,
-        "interruption" | "az" | "workerLimits" | "wantedDaemonVersion"
-    ) || key.starts_with("provides.")
+fn was_running(before: &[HistoryEntry], entry: &HistoryEntry) -> bool {
+    let mut earlier = before.iter().filter(|it| it.start_id == entry.start_id);
+    earlier.any(|it| {
+        matches!(
+            it.kind,
+            HistoryKind::Running { .. } | HistoryKind::Stopping { .. }
+        )
+    })
+}
+
+/// How an instance came to its end.
+enum Ended {
+    /// It was rejected or lost: nothing is left of which a worker tells later that it is gone.
+    AtOnce,
+    /// Nobody stopped it.
+    ByItself,
+    /// It was told to stop, or failed.
+    Told,
+}
+
+fn ended(before: &[HistoryEntry], entry: &HistoryEntry) -> Ended {
+    let earlier = || {
+        let all = before.iter().rev();
+        all.filter(|it| it.start_id == entry.start_id)
+    };
+    if earlier().any(|it| matches!(it.kind, HistoryKind::Rejected { .. })) {
+        return Ended::AtOnce;
+    }
+    match earlier().next().map(|it| &it.kind) {
+        Some(HistoryKind::Stopping {
+            reason:
+                StopReason::UserRequested
+                | StopReason::JobFailed
+                | StopReason::Migration
+                | StopReason::BundleChanged,
+            ..
+        }) => Ended::Told,
+        Some(HistoryKind::Stopping { .. }) | None => Ended::AtOnce,
+        Some(_) => Ended::ByItself,
+    }
 }

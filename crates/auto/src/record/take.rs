@@ -9,6 +9,24 @@ use super::picture::Picture;
 use super::replies::rename;
 use super::{Recorder, Recording};
 
+/// The kind of answer by which a node that was told to end has ended.
+pub(super) const NODE_STOPPED: &str = "nodeStopped";
+
+/// Tags of a server that comes which are otherwise than they were when it went.
+pub(super) const TAGS: &str = "tagsChanged";
+
+/// What a recorded world does not do by itself.
+const HELD: [&str; 8] = [
+    "nodeBooting",
+    "nodeStarted",
+    NODE_STOPPED,
+    "jobRunning",
+    "prepared",
+    "jobStopped",
+    "migrationSignals",
+    "imagePulls",
+];
+
 // === impl Recorder ===
 
 impl Recorder {
@@ -24,19 +42,18 @@ impl Recorder {
             settings: picture.settings.clone(),
             nodes: picture.nodes.clone(),
             bundles: picture.bundles.clone(),
+            jobs: picture.jobs.clone(),
+            node_ids: self.ids_of_bought(picture),
             steps: picture.first.clone(),
             left_out: picture.left_out.clone(),
         };
-        let mut servers: BTreeSet<String> = names(picture).collect();
-        let names = self.names_of_bought(picture.at.mono);
-        let mut held = BTreeSet::new();
-        let mut kept: BTreeSet<String> = BTreeSet::new();
-        if !names.is_empty() {
-            // Machines come up as those did that were bought.
-            held.extend(["nodeBooting", "nodeStarted"]);
-        }
+        let names = self.names_of_bought(picture);
+        let mut servers = Servers {
+            seen: ids(picture).chain(names.keys().cloned()).collect(),
+            ..Servers::default()
+        };
         for step in &self.steps {
-            if step.at.mono < picture.at.mono {
+            if step.place < picture.place {
                 continue;
             }
             let at = (step.at.mono - picture.at.mono).0;
@@ -48,64 +65,93 @@ impl Recorder {
                     continue;
                 }
             };
-            // What is a step does not happen by itself.
-            if what.get("signal").is_some() {
-                held.insert("migrationSignals");
-            }
-            if what.get("imagePulled").is_some() {
-                held.insert("imagePulls");
-            }
-            // What was held before the recording begins is not held in it.
-            let only = what["only"].as_str().map(ToOwned::to_owned);
-            if what.get("hold").is_some() {
-                kept.extend(only);
-            } else if what.get("release").is_some()
-                && only.is_some_and(|only| !kept.contains(&only) && !names.contains_key(&only))
-            {
-                continue;
-            }
-            for mut step in came_back(what, &mut servers) {
+            for mut step in servers.steps(what) {
                 rename(&mut step, &names);
                 step["at"] = at.into();
                 recording.steps.push(step);
             }
         }
-        if !held.is_empty() {
-            let hold = json!({"at": 0, "hold": held});
-            recording.steps.insert(0, hold);
-        }
+        // What is a step does not happen by itself: it takes the time that it took.
+        recording.steps.insert(0, json!({"at": 0, "hold": HELD}));
         Some(recording)
     }
 }
 
-fn names(picture: &Picture) -> impl Iterator<Item = String> {
-    let ids = picture.nodes.iter().filter_map(|node| node["id"].as_str());
-    ids.map(ToOwned::to_owned)
+/// The servers of a recording. What a server that comes is to it depends on the picture with which it
+/// begins: one that it has seen is that server again.
+#[derive(Default)]
+struct Servers {
+    seen: BTreeSet<String>,
+    /// Cut off, and not mended.
+    cut: BTreeSet<String>,
+    /// Let end, which was held before.
+    let_end: BTreeSet<String>,
 }
 
-/// A node that joins under the id of one that the recording has seen is that server again. Which it
-/// is depends on the picture with which the recording begins.
-fn came_back(step: Value, servers: &mut BTreeSet<String>) -> Vec<Value> {
-    let Some(node) = step.get("nodeJoins") else {
-        return vec![step];
-    };
-    let Some(id) = node["id"].as_str() else {
-        return vec![step];
-    };
-    if servers.insert(id.to_owned()) {
-        return vec![step];
-    }
-    let jobs = node.get("jobs").cloned().unwrap_or_else(|| json!([]));
-    let mut inventory = node.clone();
-    if let Value::Object(keys) = &mut inventory {
-        for key in ["id", "pool", "tier", "tags", "jobs"] {
-            keys.remove(key);
+// === impl Servers ===
+
+impl Servers {
+    /// The steps that one is here.
+    fn steps(&mut self, mut step: Value) -> Vec<Value> {
+        let changed = match &mut step {
+            Value::Object(keys) => keys.remove(TAGS),
+            _ => None,
+        };
+        if let Some(node) = step["partition"].as_str() {
+            self.cut.insert(node.to_owned());
+        } else if let Some(node) = step["heal"].as_str() {
+            self.cut.remove(node);
+        } else if step["release"] == json!([NODE_STOPPED])
+            && let Some(node) = step["only"].as_str()
+        {
+            self.let_end.insert(node.to_owned());
         }
-        keys.insert("node".to_owned(), id.into());
+        let Some(node) = step.get("nodeJoins") else {
+            return vec![step];
+        };
+        let Some(id) = node["id"].as_str() else {
+            return vec![step];
+        };
+        if self.seen.insert(id.to_owned()) {
+            return vec![step];
+        }
+        self.comes_back(id, node, changed)
     }
-    vec![
+
+    fn comes_back(&mut self, id: &str, node: &Value, changed: Option<Value>) -> Vec<Value> {
+        let mut steps = Vec::new();
+        if self.let_end.remove(id) {
+            steps.push(json!({"hold": [NODE_STOPPED], "only": id}));
+        }
+        let mut inventory = node.clone();
+        if let Value::Object(keys) = &mut inventory {
+            for key in ["id", "pool", "tier", "tags", "jobs"] {
+                keys.remove(key);
+            }
+            keys.insert("node".to_owned(), id.into());
+        }
+        let is_cut = self.cut.remove(id);
+        let runs = node.get("jobs").is_some();
+        if is_cut && !runs {
+            // What it ran when its line was cut did not survive: it went down unseen.
+            steps.push(json!({"nodeDies": id}));
+        }
         // While it is gone nobody hears it: it comes back with this.
-        json!({"inventory": inventory}),
-        json!({"nodeReturns": {"node": id, "jobs": jobs}}),
-    ]
+        steps.push(json!({"inventory": inventory}));
+        if is_cut && runs {
+            steps.push(json!({"heal": id}));
+        } else {
+            let jobs = node.get("jobs").cloned().unwrap_or_else(|| json!([]));
+            steps.push(json!({"nodeReturns": {"node": id, "jobs": jobs}}));
+        }
+        if let Some(tags) = changed.filter(|tags| *tags != json!({})) {
+            steps.push(json!({"setTags": {"node": id, "tags": tags}}));
+        }
+        steps
+    }
+}
+
+fn ids(picture: &Picture) -> impl Iterator<Item = String> {
+    let ids = picture.nodes.iter().filter_map(|node| node["id"].as_str());
+    ids.map(ToOwned::to_owned)
 }

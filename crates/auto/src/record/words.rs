@@ -1,12 +1,13 @@
 //! Fleet and bundles in the words of a scenario.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use greenroom_placement::Needs;
 use greenroom_policy::Policy;
-use greenroom_types::bundle::{Bundle, BundleState, BundleStatus, Launch};
-use greenroom_types::inventory::{NodeInventory, RUNTIME_UNAVAILABLE};
+use greenroom_types::bundle::{Bundle, BundleJob, BundleState, Launch};
+use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::JobWithHistory;
-use greenroom_types::{BundleId, JobId, NodeId, Tags};
+use greenroom_types::{BundleId, JobId, JobName, NodeId, Tags};
 use serde_json::{Map, Value, json};
 
 pub(super) fn path(bundle_id: &BundleId, replica: u32, job: &str) -> String {
@@ -14,13 +15,10 @@ pub(super) fn path(bundle_id: &BundleId, replica: u32, job: &str) -> String {
 }
 
 pub(super) fn path_of(job_id: &JobId, policy: &Policy) -> Option<String> {
-    let record = policy.placement_for_job(job_id)?;
-    let bundle = &policy.bundle_by_id(&record.bundle_id)?.bundle;
-    let place = || {
-        let (bundle_id, replica) = (&record.bundle_id, record.replica_index);
-        path(bundle_id, replica, record.job_name.as_str())
-    };
-    (bundle.state == BundleState::Live).then(place)
+    let job = policy.job_by_id(job_id)?;
+    let (bundle_id, replica, name) = job.job.bundle_place()?;
+    let bundle = &policy.bundle_by_id(&bundle_id)?.bundle;
+    (bundle.state == BundleState::Live).then(|| path(&bundle_id, replica, name.as_str()))
 }
 
 pub(super) fn entries(job: &JobWithHistory) -> usize {
@@ -28,30 +26,29 @@ pub(super) fn entries(job: &JobWithHistory) -> usize {
     job.history.len().saturating_add(dropped)
 }
 
-/// A bundle without what it runs: of that only the template matters to a placement.
-pub(super) fn manifest(bundle: &Bundle) -> Value {
+/// How often what each job runs was changed, so that it began anew. A scenario does not say what a job
+/// runs, but that it is another thing.
+pub(super) type Versions = BTreeMap<(BundleId, JobName), u64>;
+
+/// A bundle without what it runs: to a placement of that only the template matters, and whether it is
+/// containers or processes.
+pub(super) fn manifest(bundle: &Bundle, versions: &Versions) -> Value {
     let mut bundle = bundle.clone();
     bundle.state = BundleState::Live;
     bundle.revision = 0;
+    let mut launches = Vec::new();
     for job in &mut bundle.jobs {
-        let template = job.launch.template.take();
-        job.launch = Launch {
-            template,
-            ..Default::default()
-        };
+        let version = versions.get(&(bundle.bundle_id.clone(), job.job_name.clone()));
+        launches.push(launch(job, version.copied().unwrap_or_default()));
+        job.launch = Launch::default();
         job.secret_env.clear();
     }
     bundle.backup_parameter_overrides.clear();
     let mut tree = json!(bundle);
     let jobs = tree["jobs"].as_array_mut().into_iter().flatten();
-    for job in jobs {
-        let template = job["launch"]["template"].take();
-        match (job.as_object_mut(), template) {
-            (Some(keys), Value::Null) => drop(keys.remove("launch")),
-            (Some(keys), template) => {
-                keys.insert("launch".to_owned(), json!({"template": template}));
-            }
-            (None, _) => {}
+    for (job, launch) in jobs.zip(launches) {
+        if let Value::Object(keys) = job {
+            keys.insert("launch".to_owned(), launch);
         }
     }
     if let Value::Object(keys) = &mut tree {
@@ -61,18 +58,32 @@ pub(super) fn manifest(bundle: &Bundle) -> Value {
     tree
 }
 
-/// A bundle with its jobs as they stand: one that was stopped by hand waits to be started by hand.
-pub(super) fn as_it_stands(status: &BundleStatus, dormant: &BTreeSet<JobId>) -> Value {
-    let mut tree = manifest(&status.bundle);
-    let jobs = tree["jobs"].as_array_mut().into_iter().flatten();
-    for job in jobs {
-        let name = job["jobName"].as_str().unwrap_or_default();
-        let mut copies = status.jobs.iter().filter(|it| it.job_name.as_str() == name);
-        if copies.any(|copy| dormant.contains(&copy.job_id)) {
-            job["startMode"] = "manual".into();
-        }
+/// What stands for what a job runs.
+fn launch(job: &BundleJob, version: u64) -> Value {
+    let needs = Needs::of_job(job);
+    let mut services = Vec::new();
+    if needs.containers {
+        services.push(json!({"name": "recorded", "container": {"docker": "recorded"}}));
     }
-    tree
+    if needs.processes {
+        services.push(json!({"name": "recorded-process", "command": "recorded"}));
+    }
+    let mut launch = json!({"services": services});
+    if let Some(template) = &job.launch.template {
+        launch["template"] = template.as_str().into();
+    }
+    if version > 0 {
+        is_version(&mut launch, version);
+    }
+    launch
+}
+
+/// What a job runs is another thing than it was.
+pub(super) fn is_version(launch: &mut Value, version: u64) {
+    let services = launch["services"].as_array_mut();
+    for service in services.into_iter().flatten() {
+        service["configuration"] = format!("recorded {version}").into();
+    }
 }
 
 pub(super) fn of_node(node_id: &NodeId, tags: &Tags, inventory: &NodeInventory) -> Value {
@@ -81,9 +92,16 @@ pub(super) fn of_node(node_id: &NodeId, tags: &Tags, inventory: &NodeInventory) 
     if let Some(pool) = tags.get("pool") {
         node.insert("pool".to_owned(), pool.as_str().into());
     }
+    if let Some(tier) = tags.get("tier") {
+        node.insert("tier".to_owned(), tier.as_str().into());
+    }
+    // Where a machine was made, its provider says, and not its worker.
+    if let Some(az) = tags.get("az").filter(|_| inventory.az.is_empty()) {
+        node.insert("az".to_owned(), az.as_str().into());
+    }
     let others: BTreeMap<&String, &String> = tags
         .iter()
-        .filter(|(key, _)| !["pool", "tier"].contains(&key.as_str()))
+        .filter(|(key, _)| !["pool", "tier"].contains(&key.as_str()) && !is_managers_own(key))
         .collect();
     if !others.is_empty() {
         node.insert("tags".to_owned(), json!(others));
@@ -104,11 +122,18 @@ pub(super) fn of_inventory(inventory: &NodeInventory) -> Map<String, Value> {
     if !inventory.az.is_empty() {
         node.insert("az".to_owned(), inventory.az.as_str().into());
     }
-    if !inventory.capabilities.is_empty() {
-        node.insert("capabilities".to_owned(), json!(inventory.capabilities));
+    // What running jobs provide counts as well.
+    let capabilities = [&inventory.capabilities[..], &inventory.provided].concat();
+    if !capabilities.is_empty() {
+        node.insert("capabilities".to_owned(), json!(capabilities));
     }
     if !inventory.gpus.is_empty() {
-        node.insert("gpus".to_owned(), json!(inventory.gpus));
+        let mut gpus = inventory.gpus.clone();
+        for gpu in &mut gpus {
+            // What takes it follows from what runs there.
+            gpu.reserved_capacity = 0.0;
+        }
+        node.insert("gpus".to_owned(), json!(gpus));
     }
     let images: Vec<&str> = inventory
         .held_images
@@ -123,8 +148,8 @@ pub(super) fn of_inventory(inventory: &NodeInventory) -> Map<String, Value> {
         let full = json!([{"path": disk.path, "total": disk.total, "free": 0}]);
         node.insert("disks".to_owned(), full);
     }
-    if inventory.runtime == RUNTIME_UNAVAILABLE {
-        node.insert("runtime".to_owned(), RUNTIME_UNAVAILABLE.into());
+    if inventory.is_runtime_down() || inventory.runtime_kind().is_some() {
+        node.insert("runtime".to_owned(), inventory.runtime.as_str().into());
     }
     node
 }
@@ -136,4 +161,12 @@ pub(super) fn no_more(key: &str) -> Option<Value> {
         "runtime" => Some("simulated".into()),
         _ => None,
     }
+}
+
+/// Tags that the Manager alone sets (TAG-07): they follow from what else is recorded.
+pub(super) fn is_managers_own(key: &str) -> bool {
+    matches!(
+        key,
+        "interruption" | "az" | "workerLimits" | "wantedDaemonVersion"
+    ) || key.starts_with("provides.")
 }

@@ -85,15 +85,19 @@ async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Contr
         settings: recording.settings,
         nodes: recording.nodes,
         bundles: recording.bundles,
+        jobs: recording.jobs,
+        node_ids: recording.node_ids,
         steps: recording.steps,
         left_out: recording.left_out,
     })
     .map_err(|problem| Failure::failed(format!("the recording cannot be played: {problem}")))?;
     match file {
         None => Output { json: false }.text(recorded.text.trim_end())?,
-        Some(file) => std::fs::write(file, &recorded.text).map_err(|error| {
-            Failure::failed(format!("cannot write {}: {error}", file.display()))
-        })?,
+        Some(path) => {
+            crate::file::write(path, recorded.text.as_bytes(), 0o644).map_err(|error| {
+                Failure::failed(format!("cannot write {}: {error}", path.display()))
+            })?
+        }
     }
     say(&format!(
         "{} steps from {} on, {} of them decisions",
