@@ -621,7 +621,8 @@ async fn what_happened_is_kept_as_steps_and_decisions() {
     let recording = bench.instance.recording(60).expect("a calm moment");
     assert_eq!(recording.nodes[0]["id"], "n1");
     assert!(recording.settings.get("url").is_none());
-    let steps = &recording.steps;
+    let (held, steps) = recording.steps.split_first().expect("steps");
+    assert!(held["hold"].is_array(), "{held:#?}");
     assert_eq!(steps[0]["cordon"], "n1", "{steps:#?}");
     assert_eq!(steps[1]["uncordon"], "n1", "{steps:#?}");
     let create = &steps[2]["createBundle"];

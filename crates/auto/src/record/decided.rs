@@ -81,12 +81,15 @@ impl Recorder {
         let Some(at) = self.steps.iter().rposition(is_it) else {
             return;
         };
-        // What the policy itself refuses it refuses again.
+        // What the policy itself refuses it refuses again, but for a call about several nodes: a scenario
+        // names them one by one, and of these some would not be refused.
         let is_own = !matches!(
             error,
             ApiError::Closed
                 | ApiError::NotKept { .. }
                 | ApiError::TooMuchKept { .. }
+                | ApiError::TooManyWaiting { .. }
+                | ApiError::UnknownNodes { .. }
                 | ApiError::Manager(_)
         );
         let step = self.steps.get_mut(at);

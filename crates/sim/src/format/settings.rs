@@ -15,7 +15,7 @@ pub(super) const ERRORS: &str = "expectSettingsErrors";
 pub(super) const URL: &str = "scenario:1";
 
 /// Keys of what is not played beside expected faults.
-const PLAYED: [&str; 4] = ["world", "nodes", "bundles", "steps"];
+const PLAYED: [&str; 5] = ["world", "nodes", "bundles", "jobs", "steps"];
 
 /// Reads the settings as the policy does.
 pub(super) fn read(keys: &Map<String, Value>, faults: &mut Vec<Fault>) -> Option<SettingsCase> {

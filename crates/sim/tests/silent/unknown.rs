@@ -112,6 +112,7 @@ fn nothing_stands_beside_expected_faults_of_settings() {
     let errors = "expectSettingsErrors: [emptyTierList]";
     plays(&text(errors));
     for (key, what) in [
+        ("jobs", "jobs: {b/0/a: {dormant: true}}"),
         ("steps", "steps: [{expect: {invariants: ok}}]"),
         ("steps", "steps: []"),
         ("world", "world: {seed: 2}"),

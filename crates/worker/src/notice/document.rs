@@ -3,6 +3,8 @@
 use greenroom_types::Wall;
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 /// State of a machine whose end has begun.
 const TERMINATING: &str = "terminating";
@@ -26,7 +28,7 @@ pub(crate) struct Instance {
 
 impl Action {
     pub(crate) fn read(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+        by_name(text)
     }
 
     /// When it is taken; none where the document names no time, or none that can be read.
@@ -38,12 +40,19 @@ impl Action {
 
 impl Instance {
     pub(crate) fn read(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+        by_name(text)
     }
 
     pub(crate) fn is_ending(&self) -> bool {
         self.state.eq_ignore_ascii_case(TERMINATING)
     }
+}
+
+/// Reads an object by the names of its fields. A list of values, which `serde` would take for one, is no
+/// document: `["", ""]` is no action that a machine faces.
+fn by_name<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
+    let fields: Map<String, Value> = serde_json::from_str(text)?;
+    T::deserialize(Value::Object(fields))
 }
 
 #[cfg(test)]
@@ -59,5 +68,21 @@ mod tests {
         assert_eq!(at(r#""1970-01-01T00:00:01Z""#), Some(Wall(1_000)));
         assert_eq!(at(r#""soon""#), None);
         assert_eq!(at("null"), None);
+    }
+
+    // spec: SEC-15, WORK-50
+    #[test]
+    fn what_is_no_object_is_no_document() {
+        for text in [
+            r#"["", ""]"#,
+            r#"["terminate"]"#,
+            "null",
+            "{}",
+            "\"terminating\"",
+            "1",
+        ] {
+            assert!(Action::read(text).is_err(), "{text}");
+            assert!(Instance::read(text).is_err(), "{text}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Random courses: what is recorded of each plays to the same decisions, or says at its top what of the
 //! past it does not know.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use greenroom_sim::{Options, Outcome, explore, run_file};
@@ -63,14 +64,14 @@ fn course(seed: u64) -> String {
         .map(|number| step(&mut dice, &mut at, number))
         .collect();
     loop {
-        let mut cut = Vec::new();
+        let mut cut = BTreeSet::new();
         steps.retain(|step| match step.split_once("heal: ") {
-            Some((_, node)) => cut.contains(&node.to_owned()),
+            Some((_, node)) => cut.remove(node),
             None => {
-                cut.extend(
-                    step.split_once("partition: ")
-                        .map(|(_, node)| node.to_owned()),
-                );
+                let node = step
+                    .split_once("partition: ")
+                    .map(|(_, node)| node.to_owned());
+                cut.extend(node);
                 true
             }
         });

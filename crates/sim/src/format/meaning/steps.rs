@@ -12,7 +12,7 @@ use super::{
     Found, MOST, TIME_MAX, amount, disks, ends, expected, home, homes, images, machine, of_bundle,
     of_node, refusals, runtime, templates,
 };
-use crate::format::action::{Action, HoldKind, When};
+use crate::format::action::{Action, When};
 use crate::format::expect::{Expect, Happened};
 use crate::format::fleet::{InventoryChange, NodeSpec};
 use crate::format::known::Known;
