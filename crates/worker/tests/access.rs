@@ -38,9 +38,10 @@ async fn a_job_reads_its_access_to_discovery_and_finds_a_new_token_in_the_same_p
     let (mut pipe, go) = (Pipe::new(dir.path()), dir.path().join("go"));
     let made = std::process::Command::new("mkfifo").arg(&go).status();
     assert!(made.unwrap().success());
-    // At each word in the second pipe it tells what stands in the file.
+    // At each word in the second pipe it tells what stands in the file. It holds the pipe open for both ways:
+    // opened anew for each word, it could meet the writer of the last one, and read its end.
     let line = format!(
-        "while read -r word < {go}; do cat \"$GREENROOM_DISCOVERY_FILE\" > {out}; echo >> {out}; done",
+        "exec 3<> {go}; while read -r word <&3; do cat \"$GREENROOM_DISCOVERY_FILE\" > {out}; echo >> {out}; done",
         go = go.display(),
         out = pipe.path.display()
     );
