@@ -221,6 +221,15 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What was written by a verb whose exit code is a verdict: that is found all the same where the reader
+/// went away.
+pub(crate) fn heard_or_not(written: Outcome) -> Outcome {
+    match written {
+        Err(failure) if failure.exit == Exit::ReaderGone => Ok(()),
+        other => other,
+    }
+}
+
 impl From<std::io::Error> for Failure {
     /// For writes to stdout. A reader that went away, as `head` does, is told nothing.
     fn from(error: std::io::Error) -> Self {

@@ -9,7 +9,7 @@ use greenroom_sdk::types::Mono;
 use greenroom_sim::{Keep, Observer, Options, Outcome as Played, check_file, run_observed};
 
 use super::control::{Control, lost};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, heard_or_not};
 use crate::output::{Output, say};
 
 /// Play, check or record scenario files.
@@ -178,17 +178,17 @@ fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
         }
         if trace || json {
             for line in &run.lines {
-                output.text(line)?;
+                heard_or_not(output.text(line))?;
             }
         }
         if json {
             let told = serde_json::json!({
                 "scenario": run.name, "spec": run.spec, "exit": run.exit_code(), "report": run.report(),
             });
-            output.line(&told)?;
+            heard_or_not(output.line(&told))?;
             continue;
         }
-        output.text(run.report().trim_end())?;
+        heard_or_not(output.text(run.report().trim_end()))?;
     }
     let failure = match (failed, unreadable) {
         (0, 0) => return Ok(()),
@@ -204,14 +204,15 @@ fn check(files: &[PathBuf], output: Output) -> Outcome {
     let mut problems = Vec::new();
     for (name, text) in read_all(files)? {
         match check_file(&name, &text) {
-            Ok(_) => output.either(&serde_json::json!({"file": name, "ok": true}), || {
-                format!("ok {name}")
-            })?,
+            Ok(_) => {
+                let told = serde_json::json!({"file": name, "ok": true});
+                heard_or_not(output.either(&told, || format!("ok {name}")))?;
+            }
             Err(found) => {
                 if output.json {
                     let told: Vec<String> = found.0.iter().map(ToString::to_string).collect();
-                    output
-                        .line(&serde_json::json!({"file": name, "ok": false, "problems": told}))?;
+                    let told = serde_json::json!({"file": name, "ok": false, "problems": told});
+                    heard_or_not(output.line(&told))?;
                 }
                 problems.push(found.to_string());
             }

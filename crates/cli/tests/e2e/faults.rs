@@ -373,6 +373,39 @@ fn a_reader_that_goes_away_is_no_fault_to_speak_of() {
     assert_eq!(processes_on(folder.path()), []);
 }
 
+// spec: SCEN-11
+#[test]
+fn what_a_scenario_shows_is_found_also_where_nobody_reads_it() {
+    let folder = temp();
+    let file = |name: &str, steps: &str| {
+        let path = folder.path().join(name);
+        let settings = "settings: {placementPools: [{name: p, tiers: [{name: t, kind: local-servers, scaleOut: fixed}]}]}";
+        let text = format!("scenario: 1\nname: {name}\n{settings}\nsteps: [{steps}]\n");
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let good = file("good.yaml", "{expect: {invariants: ok}}");
+    let wrong = file("wrong.yaml", "{expect: {nodeCount: {n: 7}}}");
+    let unreadable = file("unreadable.yaml", "{expct: 1}");
+    for (args, code) in [
+        (["run", &good, &good], 0),
+        (["run", &wrong, &good], 1),
+        (["run", &good, &wrong], 1),
+        (["run", &good, &unreadable], 2),
+        (["check", &good, &unreadable], 2),
+        (["check", &good, &wrong], 0),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = greenroom();
+            command.arg("scenario").args(args).args(json);
+            let ran = finish_to(command, writer.into());
+            assert_eq!(ran.code, code, "{args:?} {json:?}: {ran:#?}");
+        }
+    }
+}
+
 fn finish_to(mut command: std::process::Command, stdout: Stdio) -> Ran {
     let child = command
         .stdout(stdout)
