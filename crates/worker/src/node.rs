@@ -495,6 +495,9 @@ impl Node {
                 }
             }
             Act::Leave { park: true } => {
+                tracing::info!(
+                    "the node was ended by request; this worker takes nothing until it is started again"
+                );
                 self.contact.send_replace(Contact::Parked);
                 self.tell();
                 self.session = None;

@@ -192,6 +192,6 @@ fn kept_off(standing: Option<&Standing>) -> Option<&'static str> {
         Some(it) if it.state == Some(MirrorState::Running) => it
             .kept_off_by_itself
             .then_some("its worker's own settings keep jobs off it"),
-        _ => Some("does not run: it takes jobs once its worker is started"),
+        _ => Some("does not run: it takes jobs once its worker is started again"),
     }
 }
