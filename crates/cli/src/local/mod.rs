@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use greenroom_auto::{AutoManager, SeatSettings, Supervisor, supervise, supervise_seated};
 use greenroom_manager::{Running, StatusLog};
-use greenroom_sdk::types::NodeId;
 use greenroom_sdk::types::node::{NodeState, RunningJob};
+use greenroom_sdk::types::{NodeId, PoolName};
 use greenroom_sdk::{Access, Client, EventSettings, StreamItem};
 use greenroom_store::FatalError;
 
@@ -30,6 +30,9 @@ use crate::verbs::worker::Runtime;
 
 /// Pool of the workers that are started here.
 pub(crate) const POOL: &str = "local";
+
+/// Kind of a tier of servers of one's own.
+const LOCAL_SERVERS: &str = "local-servers";
 
 /// Jobs have 10 s between signal and kill; this is a little more.
 const STOP_LIMIT: Duration = Duration::from_secs(12);
@@ -64,6 +67,40 @@ pub(crate) struct Plan {
     pub(crate) keep: bool,
     /// Settings of the control plane; none for one pool with the workers.
     pub(crate) settings: Option<serde_json::Value>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Pools of the settings in which servers of one's own serve.
+    fn pools(&self) -> Vec<PoolName> {
+        let default = default_settings();
+        let settings = self.settings.as_ref().unwrap_or(&default);
+        let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+        list(&settings["placementPools"])
+            .into_iter()
+            .filter(|pool| {
+                list(&pool["tiers"])
+                    .iter()
+                    .any(|it| it["kind"] == LOCAL_SERVERS)
+            })
+            .filter_map(|pool| Some(PoolName::new(pool["name"].as_str()?)))
+            .collect()
+    }
+
+    /// The pool in which new workers serve: `local` where there is one, else the first.
+    pub(crate) fn pool(&self) -> Result<PoolName, Failure> {
+        let mut pools = self.pools();
+        let at = pools.iter().position(|pool| pool.as_str() == POOL);
+        if pools.is_empty() {
+            let text = "the settings have no pool with a tier of kind local-servers, so nothing could run on \
+                        the workers that are started here";
+            return Err(Failure::bad_input(text).hint(
+                "add such a tier, or run `greenroom manager` and `greenroom control -c FILE`",
+            ));
+        }
+        Ok(pools.swap_remove(at.unwrap_or_default()))
+    }
 }
 
 /// A running installation.
@@ -218,6 +255,7 @@ impl System {
         status_log: StatusLog,
         stop: impl Future<Output = ()>,
     ) -> Result<Self, Failure> {
+        plan.pool()?;
         let mut claim = Claim::take(&plan.data)?;
         let listener = bind_control(&plan).await?;
         let mut settings = greenroom_manager::Settings::new(plan.data.join("manager"), plan.listen);
@@ -494,7 +532,7 @@ fn default_settings() -> serde_json::Value {
             "name": POOL,
             "tiers": [{
                 "name": "local",
-                "kind": "local-servers",
+                "kind": LOCAL_SERVERS,
                 "scaleOut": "fixed",
                 "packingStrategy": "spread",
             }],

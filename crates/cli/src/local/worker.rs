@@ -11,7 +11,7 @@ use greenroom_sdk::{Client, Error};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{POOL, Plan, processes};
+use super::{Plan, processes};
 use crate::failure::{Exit, FULL_HINT, Failure, Outcome};
 use crate::output::say;
 use crate::verbs::node::write_secret;
@@ -64,6 +64,11 @@ pub(crate) async fn spawn(
     let node_id = match slot {
         // Its worker can come again with its credential, or for the first time with its token.
         Some(slot) if has_credential || (!slot.token_used && token_file.exists()) => {
+            // Settings of another start may have had other pools.
+            if !plan.pools().contains(&slot.pool) {
+                let node_id = slot.node_id.clone();
+                client.set_cluster_node_pool(node_id, plan.pool()?).await?;
+            }
             slot.node_id.clone()
         }
         found => {
@@ -75,7 +80,7 @@ pub(crate) async fn spawn(
                 std::fs::remove_file(state_dir.join(CREDENTIAL))
                     .map_err(|error| failed("forget its old credential", error))?;
             }
-            let registered = register(client, &name).await?;
+            let registered = register(client, &name, plan.pool()?).await?;
             write_secret(&token_file, registered.token.reveal())?;
             registered.node_id
         }
@@ -184,13 +189,17 @@ fn folder(plan: &Plan, number: u32) -> std::io::Result<PathBuf> {
 }
 
 /// Makes a slot; one of that name that is just being removed is waited for.
-async fn register(client: &Client, name: &str) -> Result<greenroom_sdk::Slot, Failure> {
+async fn register(
+    client: &Client,
+    name: &str,
+    pool: PoolName,
+) -> Result<greenroom_sdk::Slot, Failure> {
     let (_, mut events) = client
         .event_stream(greenroom_sdk::EventSettings::default())
         .await?;
     loop {
         match client
-            .register_cluster_node(name.to_owned(), PoolName::new(POOL))
+            .register_cluster_node(name.to_owned(), pool.clone())
             .await
         {
             Err(Error::AlreadyExists(_)) if events.next().await.is_some() => {}

@@ -32,7 +32,8 @@ pub(crate) struct Up {
     /// What runs jobs.
     #[arg(long, value_enum, default_value = "auto")]
     runtime: Runtime,
-    /// Settings of the control plane, YAML or JSON; default: one pool, `local`, with the workers.
+    /// Settings of the control plane, YAML or JSON; default: one pool, `local`. The workers serve in the
+    /// pool `local`, or else in the first that has servers of one's own.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     /// At Ctrl-C leave jobs running; the next `up` finds them again.

@@ -206,3 +206,40 @@ async fn a_control_plane_of_its_own_places_jobs() {
     manager.ended().ok();
     crate::harness::sweep(folder.path());
 }
+
+#[test]
+fn the_workers_of_up_serve_in_a_pool_of_the_settings() {
+    let folder = temp();
+    let settings = |name: &str, kind: &str| {
+        let path = folder.path().join(format!("{name}.yaml"));
+        let tier = format!("{{name: t, kind: {kind}}}");
+        std::fs::write(
+            &path,
+            format!("placementPools: [{{name: {name}, tiers: [{tier}]}}]\n"),
+        )
+        .unwrap();
+        path.display().to_string()
+    };
+    let own = "local-servers, scaleOut: fixed";
+    let runs_in = |pool: &str| {
+        let up = Up::start(
+            &folder,
+            &["--workers", "1", "--settings", &settings(pool, own)],
+        );
+        let text = sleeping(pool, &["j"]).replace("pool: local", &format!("pool: {pool}"));
+        up.file("bundle.yaml", text);
+        let file = folder.path().join("bundle.yaml");
+        up.run(&["apply", "-f", file.to_str().unwrap(), "--wait"])
+            .ok();
+        up.run(&["delete", pool]).ok();
+        up.end();
+    };
+    runs_in("studio");
+    // The same worker under other settings.
+    runs_in("annex");
+    let elastic = "aws, region: eu-west-1, scaleOut: elastic, \
+                   candidateInstanceTypes: [{instanceType: c.large, totalCapacity: 4, totalCores: 4}]";
+    let cloud = settings("cloud", elastic);
+    let mut up = Up::command(folder.path(), &["--settings", &cloud]);
+    crate::harness::finish(&mut up).refused(2, &["no pool with a tier of kind local-servers"]);
+}
