@@ -99,8 +99,8 @@ struct Applied<'a> {
 
 /// What the control plane says about bundles.
 #[derive(Debug, Default)]
-struct Findings {
-    errors: Vec<Problem>,
+pub(super) struct Findings {
+    pub(super) errors: Vec<Problem>,
     warnings: Vec<Warning>,
 }
 
@@ -138,7 +138,7 @@ const fn is_unmet(code: Code) -> bool {
 
 /// Asks the control plane whether the bundles can be placed. `without` says how to go on when there
 /// is none.
-async fn check_needs(
+pub(super) async fn check_needs(
     control: &Control,
     manifests: &[Manifest],
     without: &str,

@@ -15,6 +15,7 @@ use greenroom_placement::Decision;
 use greenroom_sdk::types::{JobId, NodeId};
 use serde::Serialize;
 
+use super::apply::check_needs;
 use super::connect::{Manager, Reach};
 use super::files::{read_all, read_text, refuse};
 use crate::failure::{Exit, Failure, Outcome};
@@ -401,7 +402,14 @@ impl Place {
     pub(crate) async fn run(self) -> Outcome {
         let output = Output { json: self.json };
         let mut without = Vec::new();
-        for manifest in read_all(&self.files).map_err(|problems| refuse(&problems))? {
+        let manifests = read_all(&self.files).map_err(|problems| refuse(&problems))?;
+        // A pool that is none has no place, and not for want of room.
+        let otherwise = "check the form alone with `greenroom validate --offline`";
+        let found = check_needs(&self.control, &manifests, otherwise).await?;
+        if !found.errors.is_empty() {
+            return Err(refuse(&found.errors));
+        }
+        for manifest in manifests {
             let bundle = &manifest.bundle;
             for copy in 0..bundle.copies() {
                 for job in &bundle.jobs {

@@ -160,6 +160,13 @@ fn every_fault_is_told_with_its_place_and_changes_nothing() {
     let ran = up.run(&["admit", "-f", "wish.yaml"]);
     assert_eq!(ran.code, 5, "{ran:#?}");
     up.run(&["place", "--dry-run", "-f", "other.yaml"]).ok();
+    // What no server could mend is a fault of the file, as elsewhere.
+    up.file(
+        "nowhere.yaml",
+        sleeping("nowhere", &["a"]).replace("pool: local", "pool: nix"),
+    );
+    up.run(&["place", "--dry-run", "-f", "nowhere.yaml"])
+        .refused(2, &["nowhere.yaml:2:", "unknownPool"]);
 
     // One bad file among good ones keeps all from being submitted, and all faults are told.
     let ran = up.run(&[
