@@ -4,16 +4,18 @@
 
 use std::collections::BTreeSet;
 
-use greenroom_policy::{ApiCall, ApiId, Event, Policy};
+use greenroom_policy::{ApiCall, ApiError, ApiId, Event, Policy};
 use greenroom_types::NodeId;
 
-/// Nodes that a cordon, or the end of one, names and that the policy does not know.
+/// Nodes that a call of an operator names and that the policy does not know.
 pub(crate) fn strangers(call: &ApiCall, policy: &Policy) -> Vec<NodeId> {
     let named = match call {
         _ if policy.is_closed() => &[],
-        ApiCall::CordonNode { node_id } | ApiCall::UncordonNode { node_id } => {
-            std::slice::from_ref(node_id)
-        }
+        ApiCall::CordonNode { node_id }
+        | ApiCall::UncordonNode { node_id }
+        | ApiCall::DrainNode { node_id, .. }
+        | ApiCall::EvictNode { node_id }
+        | ApiCall::TerminateNode { node_id } => std::slice::from_ref(node_id),
         ApiCall::CordonNodes { node_ids, .. } | ApiCall::UncordonNodes { node_ids, .. } => {
             node_ids.as_slice()
         }
@@ -21,6 +23,20 @@ pub(crate) fn strangers(call: &ApiCall, policy: &Policy) -> Vec<NodeId> {
     };
     let unknown = |id: &&NodeId| policy.node_state(id).is_none() && !policy.is_cordon_waiting(id);
     named.iter().filter(unknown).cloned().collect()
+}
+
+/// Why what would end a server that is off is refused; none for any other call.
+pub(crate) fn is_off(call: &ApiCall, found: &BTreeSet<NodeId>) -> Option<ApiError> {
+    match call {
+        ApiCall::DrainNode { node_id, .. }
+        | ApiCall::EvictNode { node_id }
+        | ApiCall::TerminateNode { node_id } => {
+            found.contains(node_id).then(|| ApiError::NodeNotRunning {
+                node_id: node_id.clone(),
+            })
+        }
+        _ => None,
+    }
 }
 
 /// The call with those of its strangers that the Manager has a place for, and no others, whatever the

@@ -301,7 +301,13 @@ impl<L: Line> Driver<L> {
                 answer,
                 found,
             } => match found {
-                Ok(found) => self.step_api(absent::with_registered(call, found), Some(answer)),
+                Ok(found) => match absent::is_off(&call, &found) {
+                    None => self.step_api(absent::with_registered(call, found), Some(answer)),
+                    Some(refused) => {
+                        // Nothing was asked of the policy, so nothing of it is in a recording.
+                        let _ = answer.send(Err(refused));
+                    }
+                },
                 Err(failure) => {
                     // A caller that went away does not want its answer.
                     let _ = answer.send(Err(failure.into()));

@@ -321,7 +321,7 @@ pub enum ApiError {
         most: usize,
     },
     /// The node is stopping or stopped (DRAIN-01).
-    #[error("node {node_id:?} is stopping or stopped; there is nothing to drain")]
+    #[error("node {node_id:?} is stopping or stopped; there is nothing to drain or to end")]
     NodeNotRunning {
         /// The node.
         node_id: NodeId,

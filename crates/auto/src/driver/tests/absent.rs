@@ -33,6 +33,23 @@ async fn a_server_that_only_the_manager_knows_is_cordoned_and_a_slip_is_not() {
     assert_eq!(waiting, [NodeId::new("off")]);
     assert!(bench.kept.try_recv().unwrap().nodes.is_empty());
 
+    // What is off cannot be ended, which is another thing than not to be there.
+    for (named, code) in [("off", "nodeNotRunning"), ("of", "unknownNode")] {
+        let node_id = || NodeId::new(named);
+        for call in [
+            ApiCall::EvictNode { node_id: node_id() },
+            ApiCall::TerminateNode { node_id: node_id() },
+            ApiCall::DrainNode {
+                node_id: node_id(),
+                options: Default::default(),
+            },
+        ] {
+            let refused = refusal(bench.instance.call(call.clone()).await);
+            assert_eq!(refused.code(), code, "{call:?}");
+        }
+    }
+    assert!(bench.kept.try_recv().is_err());
+
     // The Manager is asked, whatever a caller says of it.
     let said = ApiCall::CordonNodes {
         node_ids: vec!["n1".into(), "of".into()],
