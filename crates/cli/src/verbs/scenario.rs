@@ -2,7 +2,8 @@
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use greenroom_sdk::types::Mono;
@@ -112,15 +113,27 @@ async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Contr
     Ok(())
 }
 
-/// Says on stderr how far a long run has come (SCEN-16).
+/// Says on stderr how far a long run has come (SCEN-16), also where a single moment of it takes long.
 #[derive(Debug)]
 struct Progress {
-    name: String,
-    end: Mono,
-    /// Real time between two words.
-    every: Duration,
-    said: Instant,
+    far: Arc<Mutex<Far>>,
+    /// Dropped with this, which ends the words.
+    _ends: mpsc::Sender<()>,
 }
+
+/// Milliseconds of an hour.
+const HOUR: u64 = 3_600_000;
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug)]
+enum Far {
+    /// It is read and checked.
+    Read,
+    /// So much of its virtual time has passed.
+    Played { at: Mono, end: Mono },
+}
+
+// === impl Progress, Far ===
 
 impl Progress {
     fn of(name: &str) -> Self {
@@ -129,30 +142,49 @@ impl Progress {
         } else {
             10
         };
-        Self {
-            name: name.to_owned(),
-            end: Mono(0),
-            every: Duration::from_secs(seconds),
-            said: Instant::now(),
+        let far = Arc::new(Mutex::new(Far::Read));
+        let (ends, ended) = mpsc::channel::<()>();
+        let (name, seen) = (name.to_owned(), Arc::clone(&far));
+        std::thread::spawn(move || {
+            let every = Duration::from_secs(seconds);
+            while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let far = *seen.lock().unwrap_or_else(PoisonError::into_inner);
+                say(&far.words(&name));
+            }
+        });
+        Self { far, _ends: ends }
+    }
+
+    fn is_at(&self, far: Far) {
+        *self.far.lock().unwrap_or_else(PoisonError::into_inner) = far;
+    }
+}
+
+impl Far {
+    fn words(self, name: &str) -> String {
+        match self {
+            Self::Read => format!("{name}: it is read and checked"),
+            Self::Played { end, .. } if end.0 < HOUR => {
+                format!("{name}: it is played; all of it lasts less than one virtual hour")
+            }
+            Self::Played { at, end } => {
+                let hours = |at: Mono| at.0 / HOUR;
+                let (at, end) = (hours(at), hours(end));
+                format!("{name}: {at} of {end} virtual hours played")
+            }
         }
     }
 }
 
 impl Observer for Progress {
     fn begins(&mut self, end: Mono) {
-        self.end = end;
-        self.said = Instant::now();
+        self.is_at(Far::Played { at: Mono(0), end });
     }
 
     fn passed(&mut self, at: Mono) {
-        if self.said.elapsed() >= self.every {
-            self.said = Instant::now();
-            let hours = |at: Mono| at.0 / 3_600_000;
-            let (at, end) = (hours(at), hours(self.end));
-            say(&format!(
-                "{}: {at} of {end} virtual hours played",
-                self.name
-            ));
+        let far = *self.far.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Far::Played { end, .. } = far {
+            self.is_at(Far::Played { at, end });
         }
     }
 }
@@ -272,4 +304,24 @@ fn folder(dir: &Path, paths: &mut Vec<PathBuf>) -> Outcome {
 fn read(path: &Path) -> Result<String, Failure> {
     greenroom_tls::read_text_file(path)
         .map_err(|error| Failure::bad_input(format!("{}: cannot be read: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // spec: SCEN-16
+    #[test]
+    fn how_far_a_run_has_come_is_told_from_its_reading_on() {
+        let mut progress = Progress::of("x.yaml");
+        let told = |progress: &Progress| progress.far.lock().unwrap().words("x.yaml");
+        assert_eq!(told(&progress), "x.yaml: it is read and checked");
+        let hour = |hours: u64| Mono(hours * HOUR);
+        progress.begins(Mono(HOUR - 1));
+        assert!(told(&progress).ends_with("less than one virtual hour"));
+        progress.begins(hour(30));
+        assert_eq!(told(&progress), "x.yaml: 0 of 30 virtual hours played");
+        progress.passed(hour(7));
+        assert_eq!(told(&progress), "x.yaml: 7 of 30 virtual hours played");
+    }
 }
