@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use greenroom_policy::{ApiCall, ApiError, ApiId, Event, Policy};
+use greenroom_policy::{ApiCall, ApiError, Event, Policy};
 use greenroom_types::NodeId;
 
 /// Nodes that a call of an operator names and that the policy does not know.
@@ -86,10 +86,4 @@ pub(crate) fn one_by_one(event: &Event) -> Vec<Event> {
         call: one(node_id.clone()),
     });
     events.collect()
-}
-
-/// As how many inputs a recording has the call of this number.
-pub(crate) fn count(one_by_one: &[Event], id: ApiId) -> usize {
-    let is_it = |event: &&Event| matches!(event, Event::Api { id: of, .. } if *of == id);
-    one_by_one.iter().filter(is_it).count().max(1)
 }

@@ -377,14 +377,7 @@ impl<L: Line> Driver<L> {
             }
             policy.handle(now, event, &mut effects);
             for effect in effects.as_slice() {
-                // What is refused is taken out again, each of what was put in.
-                let times = match effect {
-                    Effect::ApiReply { id, result: Err(_) } => absent::count(&one_by_one, *id),
-                    _ => 1,
-                };
-                for _ in 0..times {
-                    recorder.after(now, effect, &policy);
-                }
+                recorder.after(now, effect, &policy);
             }
             (InstancePhase::of(&policy), policy.acts_to_keep())
         };

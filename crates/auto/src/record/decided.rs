@@ -78,9 +78,6 @@ impl Recorder {
     /// it is in the record.
     fn refused(&mut self, now: Now, id: ApiId, error: &ApiError) {
         let is_it = |step: &Step| step.api == Some(id) && step.at.mono == now.mono;
-        let Some(at) = self.steps.iter().rposition(is_it) else {
-            return;
-        };
         // What the policy itself refuses it refuses again, but for a call about several nodes: a scenario
         // names them one by one, and of these some would not be refused.
         let is_own = !matches!(
@@ -92,12 +89,18 @@ impl Recorder {
                 | ApiError::UnknownNodes { .. }
                 | ApiError::Manager(_)
         );
-        let step = self.steps.get_mut(at);
-        if is_own && let Some(Ok(what)) = step.map(|step| &mut step.what) {
-            what["refused"] = error.code().into();
-        } else {
-            self.steps.remove(at);
-        }
+        self.steps.retain_mut(|step| {
+            if !is_it(step) {
+                return true;
+            }
+            match &mut step.what {
+                Ok(what) if is_own => {
+                    what["refused"] = error.code().into();
+                    true
+                }
+                _ => false,
+            }
+        });
     }
 
     /// Of what is told of the same thing at once a scenario sees the last: where the one before stands.

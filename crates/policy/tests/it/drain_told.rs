@@ -5,7 +5,7 @@ use greenroom_policy::ApiCall;
 use greenroom_policy::drain::{DrainJob, DrainOptions, DrainStatus};
 use greenroom_policy::migration::Strategy;
 use greenroom_types::job::StopReason;
-use greenroom_types::{Millis, NodeId};
+use greenroom_types::{Millis, NodeId, StartId};
 use serde_json::json;
 
 use crate::world::{World, bundle, fixed, job};
@@ -44,16 +44,22 @@ fn words(w: &World, job: &str) -> Vec<String> {
         .collect()
 }
 
-// spec: DRAIN-25
-#[test]
-fn a_drain_says_which_copies_it_brings_together() {
-    let mut w = apart();
+/// Drains `m` by overlap; gives the start that moves away.
+fn drain_by_overlap(w: &mut World) -> StartId {
     let (_, source) = w.last_start("a.0.e");
     let overlap = DrainOptions {
         strategy: Some(Strategy::Overlap),
         ..DrainOptions::default()
     };
-    drain(&mut w, "m", overlap);
+    drain(w, "m", overlap);
+    source
+}
+
+// spec: DRAIN-25
+#[test]
+fn a_drain_says_which_copies_it_brings_together() {
+    let mut w = apart();
+    let source = drain_by_overlap(&mut w);
     let moving = entry(&w, "m", "a.0.e");
     assert_eq!(moving.status, DrainStatus::Migrating);
     assert_eq!(moving.shares, [Domain::Node], "there is no other node");
@@ -77,12 +83,7 @@ fn a_drain_says_which_copies_it_brings_together() {
 #[test]
 fn what_a_drain_did_to_a_job_is_told_in_order() {
     let mut w = apart();
-    let (_, source) = w.last_start("a.0.e");
-    let overlap = DrainOptions {
-        strategy: Some(Strategy::Overlap),
-        ..DrainOptions::default()
-    };
-    drain(&mut w, "m", overlap);
+    let source = drain_by_overlap(&mut w);
     assert_eq!(
         words(&w, "a.0.e"),
         [""; 0],
