@@ -142,23 +142,22 @@ impl Waiting {
     /// Takes note of a bundle, which may say that a job that is waited for does not come to run.
     fn heed_bundle(&mut self, status: &BundleStatus) {
         let bundle = &status.bundle;
-        let waited = status.jobs.iter().filter(|job| {
+        let broken = BundleRow::of(status).cause;
+        let mut waited = status.jobs.iter().filter(|job| {
             let standing = self.jobs.get(&job.job_id);
             standing.is_some_and(|standing| standing.on.is_none())
         });
-        let found = waited.filter_map(|job| {
+        let found = waited.find_map(|job| {
             let job_id = &job.job_id;
-            let broken = BundleRow::of(status).cause;
             let why = match why_not(bundle, job_id, job.dormant, now(), self.end) {
                 _ if bundle.state == BundleState::Deleting => {
                     "its bundle is being deleted".to_owned()
                 }
                 Some(why) => why.to_string(),
-                None => format!("its bundle is broken: {}", broken?),
+                None => format!("its bundle is broken: {}", broken.as_ref()?),
             };
             Some(format!("job {job_id} is not waited for any longer: {why}"))
         });
-        let found = found.collect::<Vec<_>>().into_iter().next();
         if let Some(text) = found {
             self.fail("not_running", text);
         }
