@@ -107,13 +107,12 @@ impl Run {
         )
     }
 
-    /// True for one that ends on its own account or by request, so that its remains are on a node that
-    /// goes on; what a lost node still carries, nobody knows.
-    pub(crate) const fn leaves_remains(&self) -> bool {
+    /// True for one that is ending and not over, so that its remains are on its node. What a lost node
+    /// still carries, nobody knows; once it is `back` in service, it carries what is not shown as over.
+    pub(crate) const fn leaves_remains(&self, back: bool) -> bool {
         match self.state {
-            RunState::Ending(reason) => {
-                !matches!(reason, StopReason::NodeStopped | StopReason::NodeTerminated)
-            }
+            RunState::Ending(StopReason::NodeStopped | StopReason::NodeTerminated) => back,
+            RunState::Ending(_) => true,
             _ => false,
         }
     }

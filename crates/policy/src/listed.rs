@@ -19,12 +19,13 @@ use crate::timer::{Due, Timer};
 // === impl Policy ===
 
 impl Policy {
-    /// An instance is over: what its node's picture lists of it is old (RESV-07).
+    /// An instance is over: what its node's picture lists of it is old (RESV-07), and its room is free (PEND-02).
     pub(crate) fn note_over(&mut self, node_id: &NodeId, start_id: Option<&StartId>) {
         if let Some(record) = self.nodes.get_mut(node_id) {
             record.over.extend(start_id.cloned());
         }
         self.note_listed(node_id);
+        self.pending.wake_for(node_id);
     }
 
     /// A job was bound to a node or left it: what that node lists of it is its instance now, or is
@@ -98,7 +99,7 @@ impl Policy {
                 continue;
             };
             let beside = match seen.get(job_id) {
-                Some(starts) if !leaves_another(job, node_id, starts) => continue,
+                Some(starts) if !self.leaves_another(job, node_id, starts) => continue,
                 starts => starts.is_some(),
             };
             if let Some(mut kept) = left_on(job, node_id) {
@@ -124,6 +125,25 @@ impl Policy {
         self.fleet.set_foreign(node_id, foreign);
         self.fleet
             .set_listed(node_id, listed.into_values().collect(), gone);
+    }
+
+    /// True where something of a job is ending on a node beside the instances of it that the node lists:
+    /// it came back with an old one, and the next one there has ended before a picture showed it.
+    fn leaves_another(
+        &self,
+        job: &JobRecord,
+        node_id: &NodeId,
+        listed: &BTreeSet<&StartId>,
+    ) -> bool {
+        let back = self.is_running(node_id);
+        let runs = history::runs(&job.seen);
+        let mut ending = runs
+            .iter()
+            .filter(|run| run.node_id == *node_id && run.leaves_remains(back));
+        ending.any(|run| {
+            let start_id = run.start_id.as_ref();
+            start_id.is_some_and(|start_id| !listed.contains(start_id))
+        })
     }
 
     /// A job leaves the mirror. What is left of it is there for all that: until a picture says whether it
@@ -208,19 +228,6 @@ fn left_on(job: &JobRecord, node_id: &NodeId) -> Option<Listed> {
         needs: Needs::clone(&left.needs),
         gpu_index: left.gpu_index,
         beside: false,
-    })
-}
-
-/// True where something of a job is ending on a node beside the instances of it that the node lists: it
-/// came back with an old one, and the next one there has ended before a picture showed it.
-fn leaves_another(job: &JobRecord, node_id: &NodeId, listed: &BTreeSet<&StartId>) -> bool {
-    let runs = history::runs(&job.seen);
-    let mut ending = runs
-        .iter()
-        .filter(|run| run.node_id == *node_id && run.leaves_remains());
-    ending.any(|run| {
-        let start_id = run.start_id.as_ref();
-        start_id.is_some_and(|start_id| !listed.contains(start_id))
     })
 }
 

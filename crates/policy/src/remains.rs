@@ -25,11 +25,13 @@ impl Policy {
         };
         let runs = history::runs(&job.seen);
         let slot = job.slot();
-        let holder = runs
+        let ending = runs
             .iter()
-            .find(|run| run.leaves_remains() && run.holds_its_key() && run.role == slot)
+            .filter(|run| run.leaves_remains(self.is_running(&run.node_id)));
+        let holder = ending
+            .clone()
+            .find(|run| run.holds_its_key() && run.role == slot)
             .map(|run| run.node_id.clone());
-        let ending = runs.iter().filter(|run| run.leaves_remains());
         let mut after: BTreeSet<NodeId> = ending.map(|run| run.node_id.clone()).collect();
         let told = job.strays.keys().filter(|key| {
             let last = runs.iter().rfind(|run| run.is_at(&key.0, &key.1));
@@ -130,6 +132,8 @@ impl Policy {
         for node_id in before.symmetric_difference(after) {
             self.note_listed(node_id);
         }
+        // There may be more of it, or less.
+        self.relist.extend(before.intersection(after).cloned());
         for node_id in before.difference(after) {
             self.pending.try_now(job_id);
             self.pending.wake_for(node_id);

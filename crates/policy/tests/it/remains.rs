@@ -3,12 +3,13 @@
 use greenroom_policy::ApiCall;
 use greenroom_policy::migration::Strategy;
 use greenroom_types::call::Status;
+use greenroom_types::inventory::AssignedJob;
 use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::stream::StreamEvent;
 use serde_json::json;
 
 use crate::migration::{Move, running_on_n};
-use crate::world::{World, bundle, fixed, refused, sized};
+use crate::world::{World, bundle, fixed, inventory, refused, sized};
 
 const SECOND: u64 = 1_000;
 
@@ -106,6 +107,41 @@ fn what_is_told_to_stop_holds_what_it_was_started_with_though_its_job_is_defined
     m.w.submit(bundle("c", json!([sized("h", 1.0)])));
     let small = m.w.node_of("c.0.h");
     assert!(small.is_some(), "there is room for so much");
+}
+
+// spec: RESV-07, PEND-02
+#[test]
+fn what_a_start_by_hand_left_beside_what_the_picture_lists_holds_room_too() {
+    let mut w = World::with(fixed(), &[("n", 4.0)]);
+    w.submit(bundle(
+        "a",
+        json!([{"jobName": "e", "requirements": {"requiredCapacity": 1.0, "onRuntimeFailure": "drop"}}]),
+    ));
+    w.runs("a.0.e");
+    let (_, first) = w.last_start("a.0.e");
+    w.ends("a.0.e", StopReason::JobFailed);
+    let mut picture = inventory(4.0);
+    picture.assigned_jobs = vec![AssignedJob {
+        job_id: "a.0.e".into(),
+        start_id: first,
+        capacity: 1.0,
+        ..AssignedJob::default()
+    }];
+    w.shows("n", picture);
+    let at = w.place_of("primary", "n");
+    let second = w.started_before("a.0.e", "primary", "n");
+    let failed = HistoryKind::Stopping {
+        at: at.clone(),
+        reason: StopReason::JobFailed,
+        detail: String::new(),
+    };
+    w.enter("a.0.e", failed, Some(second.clone()));
+    w.tell("a.0.e");
+    w.submit(bundle("b", json!([sized("g", 2.5)])));
+    assert_eq!(w.node_of("b.0.g"), None, "two of them are there");
+    w.enter("a.0.e", HistoryKind::Stopped(at), Some(second));
+    w.tell("a.0.e");
+    assert_eq!(w.node_of("b.0.g").unwrap(), "n");
 }
 
 // spec: RESV-07
