@@ -207,6 +207,27 @@ impl Policy {
         out.callback(Callback::OnBundleBroken { bundle_id, reason });
     }
 
+    /// The Manager has a verdict on a job. One that somebody else gave breaks the bundle of an essential
+    /// job as one of the policy's own does (CEIL-14).
+    pub(crate) fn verdict_told(&mut self, job_id: &JobId, reason: &str, out: &mut Effects) {
+        if self.is_essential(job_id) {
+            self.break_bundle_of(job_id, reason.to_owned(), out);
+        }
+    }
+
+    /// A verdict was lifted by hand: the bundle is whole again when no essential job of it has one (CEIL-08).
+    pub(crate) fn verdict_lifted(&mut self, job_id: &JobId) {
+        let spot = self.jobs.get(job_id).and_then(|job| job.spot.as_ref());
+        let Some(bundle_id) = spot.map(|spot| spot.bundle_id.clone()) else {
+            return;
+        };
+        if let Some(bundle) = self.bundles.get_mut(&bundle_id) {
+            bundle.broken = None;
+        }
+        self.rebuild_broken(&bundle_id);
+        self.refresh_bundle(&bundle_id);
+    }
+
     /// Operators say "try again" by updating a bundle: its mark, verdicts and histories end
     /// (CEIL-06, CEIL-08).
     pub(crate) fn forgive(&mut self, bundle_id: &BundleId) {

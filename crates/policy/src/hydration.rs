@@ -222,7 +222,7 @@ impl Policy {
     }
 
     /// A bundle with an essential job that has its verdict is broken, silently (CEIL-14, DEC-20).
-    fn rebuild_broken(&mut self, bundle_id: &BundleId) {
+    pub(crate) fn rebuild_broken(&mut self, bundle_id: &BundleId) {
         let Some(bundle) = self.bundles.get(bundle_id) else {
             return;
         };
@@ -231,22 +231,22 @@ impl Policy {
             let spec = status.bundle.job(name);
             spec.is_some_and(|spec| spec.requirements.essential)
         };
+        // What the status says of a job is older than what the job itself says.
         let told = status
             .jobs
             .iter()
-            .filter(|job| essential(job.job_name.as_str()))
-            .find_map(|job| job.terminal_state.as_ref());
+            .filter(|job| essential(job.job_name.as_str()) && !self.jobs.contains_key(&job.job_id));
+        let told = told.filter_map(|job| job.terminal_state.as_ref());
         let seen = bundle
             .jobs
             .iter()
             .filter_map(|job_id| self.jobs.get(job_id))
             .filter(|job| {
-                job.spot
-                    .as_ref()
-                    .is_some_and(|spot| essential(spot.job_name.as_str()))
+                let spot = job.spot.as_ref();
+                spot.is_some_and(|spot| essential(spot.job_name.as_str()))
             })
-            .find_map(|job| job.seen.terminal_state.as_ref());
-        let reason = told.or(seen).map(|state| state.reason.clone());
+            .filter_map(|job| job.terminal().map(str::to_owned));
+        let reason = told.map(|state| state.reason.clone()).chain(seen).next();
         if reason.is_some()
             && let Some(bundle) = self.bundles.get_mut(bundle_id)
         {

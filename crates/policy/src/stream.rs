@@ -224,11 +224,17 @@ impl Policy {
         let since = known
             .and_then(|job| job.seen.history.last())
             .map_or(0, |entry| entry.seq);
+        let told = known.is_some_and(|job| job.seen.terminal_state.is_some());
         self.mirror_job(seen);
         out.callback(Callback::OnJobUpdated {
             job_id: job_id.clone(),
             job: Arc::clone(seen),
         });
+        match &seen.terminal_state {
+            Some(state) if !told => self.verdict_told(&job_id, &state.reason, out),
+            None if told => self.verdict_lifted(&job_id),
+            _ => {}
+        }
         // What new entries show as over is no longer where it was (RESV-07).
         let entries = seen.history.iter().rev();
         for entry in entries.take_while(|entry| entry.seq > since) {

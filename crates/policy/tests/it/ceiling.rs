@@ -335,3 +335,40 @@ fn a_verdict_that_the_manager_cleared_is_gone_here_too() {
     w.tell("a.0.e");
     assert_eq!(w.calls(), ["start a.0.e primary on n"]);
 }
+
+// spec: CEIL-08, CEIL-14
+#[test]
+fn a_verdict_by_somebody_else_breaks_the_bundle_until_it_is_lifted() {
+    let mut w = running(json!([job("e"), job("f")]));
+    w.runs("a.0.f");
+    w.took();
+    for id in ["a.0.e", "a.0.f"] {
+        w.verdict(id, "wrong feed");
+        w.tell(id);
+    }
+    assert!(w.is_broken("a"));
+    let acts = w.acts();
+    let broken = acts.iter().filter(|act| act.contains("onBundleBroken"));
+    assert_eq!(broken.count(), 1, "{acts:?}");
+    assert_eq!(w.metrics().bundles_broken, 1);
+    w.fails("a.0.f");
+    w.at(60_000);
+    for (id, broken) in [("a.0.e", true), ("a.0.f", false)] {
+        let job = w.job_mut(id);
+        job.terminal_state = None;
+        job.state = greenroom_types::job::JobState::Pre;
+        w.tell(id);
+        assert_eq!(w.is_broken("a"), broken, "{id}");
+    }
+    assert!(w.calls().contains(&"start a.0.f primary on n".to_owned()));
+}
+
+// spec: CEIL-14
+#[test]
+fn a_verdict_by_somebody_else_on_an_optional_job_breaks_nothing() {
+    let mut w = running(json!([needing("e", json!({"essential": false}))]));
+    w.verdict("a.0.e", "wrong feed");
+    w.tell("a.0.e");
+    assert!(!w.is_broken("a"));
+    assert_eq!(w.metrics().bundles_broken, 0);
+}
