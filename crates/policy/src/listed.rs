@@ -4,7 +4,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use greenroom_placement::{JobRef, Listed, Needs};
+use greenroom_placement::{JobRef, Listed, Needs, Side};
 use greenroom_types::bundle::Requirements;
 use greenroom_types::inventory::AssignedJob;
 use greenroom_types::{JobId, NodeId, StartId};
@@ -57,6 +57,7 @@ impl Policy {
         let mut foreign = Vec::new();
         let mut listed: BTreeMap<(JobId, bool), Listed> = BTreeMap::new();
         let mut gone = Vec::new();
+        let mut devices = Vec::new();
         let mut seen: BTreeMap<&JobId, BTreeSet<&StartId>> = BTreeMap::new();
         let over = self.nodes.get(node_id).map(|record| &record.over);
         for assigned in assigned {
@@ -84,6 +85,10 @@ impl Policy {
             };
             foreign.extend(spot.map(|spot| (job_id.clone(), spot)));
             let beside = job.is_some_and(|job| is_another(job, node_id, assigned));
+            if let (Some(job), Some(index), false) = (job, assigned.gpu_index, beside) {
+                let side = unknown_device(job, node_id);
+                devices.extend(side.map(|side| (job_id.clone(), side, index)));
+            }
             let entry = listed
                 .entry((job_id.clone(), beside))
                 .or_insert_with(|| Listed {
@@ -125,6 +130,32 @@ impl Policy {
         self.fleet.set_foreign(node_id, foreign);
         self.fleet
             .set_listed(node_id, listed.into_values().collect(), gone);
+        for (job_id, side, index) in devices {
+            self.learn_device(&job_id, side, index);
+        }
+    }
+
+    /// The picture tells on which device a bound job has its share, which was not known (GPU-05).
+    fn learn_device(&mut self, job_id: &JobId, side: Side, index: u32) {
+        let Some(job) = self.jobs.get_mut(job_id) else {
+            return;
+        };
+        match side {
+            Side::Binding => {
+                if let Some(binding) = &mut job.binding {
+                    binding.gpu_index = Some(index);
+                }
+                if let Some(record) = &mut job.record {
+                    record.gpu_index = Some(index);
+                }
+            }
+            Side::MigrationTarget => {
+                if let Some(target) = &mut job.target {
+                    target.gpu_index = Some(index);
+                }
+            }
+        }
+        self.fleet.set_gpu_index(job_id, side, Some(index));
     }
 
     /// True where something of a job is ending on a node beside the instances of it that the node lists:
@@ -229,6 +260,15 @@ fn left_on(job: &JobRecord, node_id: &NodeId) -> Option<Listed> {
         gpu_index: left.gpu_index,
         beside: false,
     })
+}
+
+/// The side with which a job is bound to a node, where its device is not known.
+fn unknown_device(job: &JobRecord, node_id: &NodeId) -> Option<Side> {
+    if let Some(binding) = job.binding.as_ref().filter(|it| it.node_id == *node_id) {
+        return binding.gpu_index.is_none().then_some(Side::Binding);
+    }
+    let target = job.target.as_ref().filter(|it| it.node_id == *node_id)?;
+    target.gpu_index.is_none().then_some(Side::MigrationTarget)
 }
 
 /// True for an instance of a job that is bound there which is not that of the binding: a server came

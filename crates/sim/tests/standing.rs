@@ -88,3 +88,47 @@ steps: [{{expect: {{invariants: ok}}}}]
         assert_eq!(run.exit_code(), 2, "{}\n{text}", run.report());
     }
 }
+
+const TWO_DEVICES: &str = "nodes: [{id: n, pool: live, capacity: 8, gpus: [{index: 0, model: l4, capacity: 1}, {index: 1, model: l4, capacity: 1}], jobs: [old/0/e]}]
+bundles: [{bundleId: old, pool: live, jobs: [{jobName: e, requirements: {requiredCapacity: 1, requiredGpuCapacity: 0.5}}]}]
+";
+
+// spec: SCEN-04, SCEN-05
+#[test]
+fn a_share_is_on_the_device_that_the_file_names_or_on_the_first_with_room() {
+    for (jobs, device) in [("", 0), ("jobs: {old/0/e: {gpu: 1}}\n", 1)] {
+        // A whole device is wanted: the other one.
+        let other = 1 - device;
+        plays(&format!(
+            "{HEAD}{TWO_DEVICES}{jobs}steps:
+  - at: 1s
+    createBundle: {{bundleId: new, pool: live, jobs: [{{jobName: e, requirements: {{requiredCapacity: 1, requiredGpuCapacity: 1}}}}]}}
+  - at: 1m
+    expect:
+      jobs: {{old/0/e: {{state: running, gpu: {device}}}, new/0/e: {{state: running, gpu: {other}}}}}
+      invariants: ok
+"
+        ));
+    }
+}
+
+// spec: SCEN-05, SCEN-15
+#[test]
+fn a_device_that_a_job_cannot_be_on_is_refused() {
+    let run = |jobs: &str| {
+        let text =
+            format!("{HEAD}{TWO_DEVICES}jobs: {jobs}\nsteps: [{{expect: {{invariants: ok}}}}]\n");
+        let run = run_file("s.yaml", &text, Options::default());
+        assert_eq!(run.exit_code(), 2, "{}", run.report());
+        run.report()
+    };
+    let report = run("{old/0/e: {gpu: 2}}");
+    assert!(report.contains("node \"n\" has no device 2"), "{report}");
+    let report = run("{old/1/e: {gpu: 0}}");
+    assert!(report.contains("old/1/e runs on no node"), "{report}");
+    let report = run("{old/0/e: {}}");
+    assert!(
+        report.contains("it says nothing: write dormant, verdict or gpu"),
+        "{report}"
+    );
+}

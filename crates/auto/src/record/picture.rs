@@ -1,6 +1,6 @@
 //! Fleet and bundles as they stand at a calm moment, with which a recording can begin.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_placement::Needs;
@@ -107,6 +107,7 @@ impl Recorder {
             );
             picture.left_out.push(words);
         }
+        let mut devices = BTreeMap::new();
         self.known.clear();
         self.cut_off
             .retain(|node_id| policy.node_state(node_id) == Some(MirrorState::Stopped));
@@ -136,6 +137,10 @@ impl Recorder {
                 .filter_map(|job_id| path_of(job_id, policy))
                 .collect();
             shown["jobs"] = jobs.into();
+            if inventory.gpus.len() > 1 {
+                let assigned = inventory.assigned_jobs.iter();
+                devices.extend(assigned.filter_map(|it| Some((it.job_id.clone(), it.gpu_index?))));
+            }
             if let Some(tier) = &node.tier {
                 shown["tier"] = tier.as_str().into();
             }
@@ -174,7 +179,7 @@ impl Recorder {
                 picture
                     .bundles
                     .push(manifest(&status.bundle, &self.versions));
-                stand(status, policy, now, &mut picture);
+                stand(status, policy, now, &devices, &mut picture);
             }
         }
         if self.pictures.len() == PICTURES {
@@ -366,7 +371,13 @@ fn is_draining(node_id: &NodeId, policy: &Policy) -> bool {
 }
 
 /// How the jobs of a bundle stand where it is not as the bundle says.
-fn stand(status: &BundleStatus, policy: &Policy, now: Now, picture: &mut Picture) {
+fn stand(
+    status: &BundleStatus,
+    policy: &Policy,
+    now: Now,
+    devices: &BTreeMap<JobId, u32>,
+    picture: &mut Picture,
+) {
     let bundle_id = &status.bundle.bundle_id;
     let mut is_explained = false;
     for copy in &status.jobs {
@@ -384,6 +395,9 @@ fn stand(status: &BundleStatus, policy: &Policy, now: Now, picture: &mut Picture
         if let Some(verdict) = &job.terminal_state {
             stands.insert("verdict".to_owned(), verdict.reason.as_str().into());
             is_explained |= spec.is_some_and(|spec| spec.requirements.essential);
+        }
+        if let Some(device) = devices.get(&copy.job_id) {
+            stands.insert("gpu".to_owned(), (*device).into());
         }
         let restarts = policy.restart_count(now, &copy.job_id);
         if restarts > 0 && job.terminal_state.is_none() {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use greenroom_policy::effect::PlacementKind;
+use greenroom_types::call::Call;
+use greenroom_types::inventory::{AssignedJob, Gpu};
 use greenroom_types::job::{HistoryKind, StopReason};
 use greenroom_types::stream::StreamEvent;
 use serde_json::json;
@@ -389,6 +391,45 @@ fn so_does_one_that_is_starting_in_the_snapshot() {
         ["call terminate bought", "onNodeTerminated bought"],
         "its grace runs"
     );
+}
+
+// spec: GPU-05
+#[test]
+fn a_device_is_what_the_picture_says_and_any_until_it_says_so() {
+    let device = |index| Gpu {
+        index,
+        capacity: 1.0,
+        ..Gpu::default()
+    };
+    let mut w = cold();
+    let share = |share: f64| json!([needing("e", json!({"requiredGpuCapacity": share}))]);
+    w.store(&bundle("a", share(0.6)));
+    let mut picture = inventory(4.0);
+    picture.gpus = vec![device(0), device(1)];
+    w.snapshot_node("n", "own", picture.clone());
+    let start_id = w.started_before("a.0.e", "primary", "n");
+    w.run_of("a.0.e", "primary", "n", &start_id);
+    w.snapshot_job("a.0.e");
+    w.snapshot_bundle("a");
+    w.complete();
+    w.submit(bundle("b", share(1.0)));
+    assert_eq!(w.node_of("b.0.e"), None, "it may be on either");
+    picture.assigned_jobs = vec![AssignedJob {
+        job_id: "a.0.e".into(),
+        start_id,
+        capacity: 1.0,
+        gpu_capacity: 0.6,
+        gpu_index: Some(0),
+        ..AssignedJob::default()
+    }];
+    w.took();
+    w.hold = true;
+    w.shows("n", picture);
+    let (_, call) = w.next_call();
+    let Call::StartJob(start) = call else {
+        panic!("a start")
+    };
+    assert_eq!(start.gpu_index, Some(1));
 }
 
 // spec: HARD-24, CEIL-14, HYDR-13, METR-07

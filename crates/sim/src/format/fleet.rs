@@ -150,6 +150,8 @@ pub struct JobStands {
     pub dormant: Option<bool>,
     /// Why it failed for good.
     pub verdict: Option<String>,
+    /// Index of the device on which it has its share; else the first one with room.
+    pub gpu: Option<u32>,
 }
 
 /// Whether a node is a spare: `true`, or what it is kept for.

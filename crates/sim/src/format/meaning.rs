@@ -232,7 +232,7 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
         homes(bundle, &format!("bundles[{index}]"), known, found);
     }
     let mut nodes = BTreeSet::new();
-    let mut placed: BTreeMap<&JobPath, &str> = BTreeMap::new();
+    let mut placed: BTreeMap<&JobPath, &NodeSpec> = BTreeMap::new();
     for (index, node) in scenario.nodes.iter().enumerate() {
         let path = format!("nodes[{index}]");
         if !nodes.insert(&node.id) {
@@ -255,11 +255,9 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
                 continue;
             };
             found.look(&path, super::known::job_in(job, std::iter::once(*bundle)));
-            if let Some(other) = placed
-                .insert(job, node.id.as_str())
-                .filter(|it| *it != node.id.as_str())
-            {
-                found.add(path, format!("{job} runs on node {other:?} already"));
+            if let Some(other) = placed.insert(job, node).filter(|it| it.id != node.id) {
+                let id = other.id.as_str();
+                found.add(path, format!("{job} runs on node {id:?} already"));
             }
         }
         room(node, &path, &bundles, found);
@@ -276,14 +274,25 @@ fn fleet(scenario: &Scenario, known: &Known<'_>, found: &mut Found<'_>) {
             }
         }
         if *stands == JobStands::default() {
-            found.add(&path, "it says nothing: write dormant or verdict");
+            found.add(&path, "it says nothing: write dormant, verdict or gpu");
         }
-        let runs = placed.get(job).filter(|_| stands.verdict.is_some());
-        if let Some(node) = runs {
+        let runs_on = placed.get(job);
+        if let (Some(node), true) = (runs_on, stands.verdict.is_some()) {
+            let id = node.id.as_str();
             found.add(
-                path,
-                format!("{job} has its verdict and runs on node {node:?}"),
+                &path,
+                format!("{job} has its verdict and runs on node {id:?}"),
             );
+        }
+        if let Some(index) = stands.gpu {
+            let message = match runs_on {
+                None => format!("{job} runs on no node, so it has no device"),
+                Some(node) if node.gpus.iter().all(|gpu| gpu.index != index) => {
+                    format!("node {:?} has no device {index}", node.id.as_str())
+                }
+                Some(_) => continue,
+            };
+            found.add(format!("{path}.gpu"), message);
         }
     }
 }

@@ -24,7 +24,7 @@ pub fn schema() -> Value {
             "world": world(),
             "nodes": list(node()),
             "bundles": list(bundle()),
-            "jobs": by_job(object(&[], json!({"dormant": flag(), "verdict": text()}))),
+            "jobs": by_job(object(&[], json!({"dormant": flag(), "verdict": text(), "gpu": whole()}))),
             "steps": list(step()),
         }),
     );

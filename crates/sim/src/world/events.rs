@@ -25,7 +25,7 @@ type Deed = Result<(), Stuck>;
 impl World {
     pub(super) fn world_event(&mut self, step: &Step, action: &Action) -> Deed {
         match action {
-            Action::NodeJoins(node) => self.join(node),
+            Action::NodeJoins(node) => self.join(node, &BTreeMap::new()),
             Action::NodeReturns { node, jobs } => self.returns(node, jobs),
             Action::NodeStopping { node, reason } => self.stopping(node, *reason),
             Action::NodeStopped(node) => self.stopped(node),

@@ -55,7 +55,7 @@ impl World {
                 .map_err(|stuck| stuck.at(format!("jobs.{job}")))?;
         }
         for (index, node) in scenario.nodes.iter().enumerate() {
-            self.join(node)
+            self.join(node, &scenario.jobs)
                 .map_err(|stuck| stuck.at(format!("nodes[{index}]")))?;
         }
         self.settle().map_err(|stuck| stuck.at(String::new()))
@@ -92,8 +92,12 @@ impl World {
         Ok(())
     }
 
-    /// A node appears and runs, with everything that its specification says.
-    pub(super) fn join(&mut self, node: &NodeSpec) -> Result<(), Stuck> {
+    /// A node appears and runs, with everything that its specification says, and with its jobs as they stand.
+    pub(super) fn join(
+        &mut self,
+        node: &NodeSpec,
+        jobs: &BTreeMap<JobPath, JobStands>,
+    ) -> Result<(), Stuck> {
         let wrong = |what: &str, refusal: greenroom_types::call::Refusal| {
             Stuck(format!("node {:?}: {what}: {refusal}", node.id))
         };
@@ -116,10 +120,10 @@ impl World {
         made.map_err(|refusal| wrong("it cannot be made", refusal))?;
         self.settle()?;
         self.runs_all_along(&node.id, true);
-        let started = node
-            .jobs
-            .iter()
-            .try_for_each(|job| self.start_there(&node.id, job));
+        let started = node.jobs.iter().try_for_each(|job| {
+            let device = jobs.get(job).and_then(|stands| stands.gpu);
+            self.start_there(&node.id, job, device)
+        });
         self.runs_all_along(&node.id, false);
         started
     }
@@ -249,7 +253,12 @@ impl World {
     }
 
     /// A job runs on a node without the policy having put it there.
-    fn start_there(&mut self, node_id: &NodeId, job: &JobPath) -> Result<(), Stuck> {
+    fn start_there(
+        &mut self,
+        node_id: &NodeId,
+        job: &JobPath,
+        device: Option<u32>,
+    ) -> Result<(), Stuck> {
         let record = self.ledger.job(&job.job_id());
         if record.is_some_and(|record| record.view.job.is_dormant()) {
             // It runs, so somebody has started it by hand.
@@ -266,7 +275,7 @@ impl World {
             node_id: node_id.clone(),
             defer_start: false,
             runtime_role: String::new(),
-            gpu_index: self.device_for(node_id, job),
+            gpu_index: device.or_else(|| self.device_for(node_id, job)),
             migration_id: None,
             migration_state: None,
         });

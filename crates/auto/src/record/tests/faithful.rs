@@ -331,6 +331,33 @@ fn jobs_stand_at_the_beginning_as_they_stood() {
     );
 }
 
+// spec: SCEN-12, SCEN-05
+#[test]
+fn a_share_begins_on_the_device_where_it_was() {
+    let wants = |name: &str, share: f64| {
+        format!(
+            "{{bundleId: {name}, pool: live, jobs: [{{jobName: e, requirements: {{requiredCapacity: 1.0, requiredGpuCapacity: {share}}}}}]}}"
+        )
+    };
+    let steps = format!(
+        "  - {{at: 10s, deleteBundle: one}}
+  - {{at: 5m30s, createBundle: {}}}
+  - {{at: 6m, expect: {{jobs: {{two/0/e: {{gpu: 1}}, all/0/e: {{gpu: 0}}}}}}}}
+",
+        wants("all", 1.0)
+    );
+    let mut fleet = Fleet::own();
+    fleet.nodes = vec![
+        "{id: n, pool: live, capacity: 4, gpus: [{index: 0, model: l4, capacity: 1}, {index: 1, model: l4, capacity: 1}]}"
+            .to_owned(),
+    ];
+    let text = fleet
+        .whole(&wants("one", 0.6))
+        .whole(&wants("two", 0.6))
+        .replayed(4, &steps);
+    has(&text, &["two/0/e: {gpu: 1}"]);
+}
+
 // spec: SCEN-12
 #[test]
 fn an_update_that_lets_a_job_run_something_else_stops_it_again() {
