@@ -132,3 +132,19 @@ fn a_device_that_a_job_cannot_be_on_is_refused() {
         "{report}"
     );
 }
+
+// spec: SCEN-15
+#[test]
+fn a_bundle_that_is_being_deleted_can_be_brought_back() {
+    plays(&format!(
+        "{HEAD}nodes: [{{id: n, pool: live, capacity: 8, jobs: [a/0/e]}}]
+bundles: [{{bundleId: a, pool: live, jobs: [{{jobName: e}}]}}]
+steps:
+  - {{at: 1s, hold: [jobStopped]}}
+  - {{at: 2s, deleteBundle: a}}
+  - {{at: 3s, updateBundle: {{bundleId: a, pool: live, jobs: [{{jobName: e}}]}}}}
+  - {{at: 4s, release: [jobStopped]}}
+  - {{at: 9s, expect: {{jobs: {{a/0/e: {{state: running}}}}}}}}
+"
+    ));
+}

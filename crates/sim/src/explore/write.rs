@@ -49,8 +49,7 @@ pub(crate) fn scenario(name: &str, description: &str, head: &Head, steps: &[Valu
 }
 
 /// Without what a course may contain and a file may not: the release of what no step before holds, the
-/// mending of a line that no step before cuts, no stock where nothing is bought, and the change of a
-/// bundle that is gone, which the Manager refuses.
+/// mending of a line that no step before cuts, and no stock where nothing is bought.
 pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Vec<Value> {
     let pools = settings["placementPools"].as_array().into_iter().flatten();
     let tiers = pools.flat_map(|pool| pool["tiers"].as_array().into_iter().flatten());
@@ -60,7 +59,6 @@ pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Ve
         .collect();
     let mut held: Vec<Value> = Vec::new();
     let mut cut: Vec<Value> = Vec::new();
-    let mut gone: Vec<Value> = Vec::new();
     steps.retain_mut(|step| {
         held.extend(step["hold"].as_array().into_iter().flatten().cloned());
         cut.extend(step.get("partition").cloned());
@@ -68,13 +66,6 @@ pub(crate) fn that_mean_something(mut steps: Vec<Value>, settings: &Value) -> Ve
             let was_cut = cut.contains(node);
             cut.retain(|it| it != node);
             return was_cut;
-        }
-        gone.extend(step.get("deleteBundle").cloned());
-        if let Some(made) = step["createBundle"].get("bundleId") {
-            gone.retain(|it| it != made);
-        }
-        if let Some(changed) = step["updateBundle"].get("bundleId") {
-            return !gone.contains(changed);
         }
         if let Some(tier) = step["createFails"].get("tier") {
             return bought.contains(&tier);

@@ -192,6 +192,8 @@ struct Before<'a> {
     held: Held<'a>,
     nodes: BTreeSet<&'a NodeId>,
     bundles: BTreeSet<&'a BundleId>,
+    /// Those that a step deletes, for as long as none makes them anew.
+    deleted: BTreeSet<&'a BundleId>,
     admitted: Option<&'a Bundle>,
     dry_run: bool,
     /// Nodes that were cut off.
@@ -208,6 +210,7 @@ pub(super) fn in_order(scenario: &Scenario, known: &Known<'_>, found: &mut Found
         held: Held::default(),
         nodes: scenario.nodes.iter().map(|node| &node.id).collect(),
         bundles: scenario.bundles.iter().map(|it| &it.bundle_id).collect(),
+        deleted: BTreeSet::new(),
         admitted: None,
         dry_run: false,
         cut_off: BTreeSet::new(),
@@ -332,13 +335,18 @@ impl<'a> Before<'a> {
                     found.add(format!("{path}.createBundle.bundleId"), message);
                 }
             }
-            Action::UpdateBundle(bundle) if !self.bundles.contains(&bundle.bundle_id) => {
+            Action::UpdateBundle(bundle)
+                if !self.bundles.contains(&bundle.bundle_id)
+                    && !self.deleted.contains(&bundle.bundle_id) =>
+            {
                 let message = format!("bundle {:?} is not there by then", bundle.bundle_id);
                 found.add(format!("{path}.updateBundle.bundleId"), message);
             }
             // From here on it may be gone or not; the run says which.
             Action::DeleteBundle(bundle_id) => {
-                self.bundles.remove(bundle_id);
+                if self.bundles.remove(bundle_id) {
+                    self.deleted.insert(bundle_id);
+                }
             }
             Action::NodeJoins(node) => {
                 let is_new = self.nodes.insert(&node.id);
