@@ -149,6 +149,11 @@ impl Policy {
         Some(node_id)
     }
 
+    /// Where a job stands; none for one that is not known.
+    pub fn standing_of(&self, job_id: &JobId) -> Option<Standing> {
+        self.jobs.get(job_id).map(|job| self.standing(job))
+    }
+
     /// Placements of record, newest first.
     pub fn placements(&self) -> Vec<&PlacementInfo> {
         let mut all: Vec<&PlacementInfo> = self

@@ -7,6 +7,7 @@ use greenroom_placement::Needs;
 use greenroom_policy::Policy;
 use greenroom_policy::drain::DrainPhase;
 use greenroom_policy::effect::{MirrorState, NodeView};
+use greenroom_policy::job::Standing;
 use greenroom_policy::migration::MigrationPhase;
 use greenroom_types::bundle::{BundleState, BundleStatus, StartMode};
 use greenroom_types::inventory::{NodeInventory, RuntimeKind};
@@ -402,6 +403,16 @@ fn stand(
         let restarts = policy.restart_count(now, &copy.job_id);
         if restarts > 0 && job.terminal_state.is_none() {
             let words = format!("{name} had {restarts} restarts before, which do not count here");
+            picture.left_out.push(words);
+        }
+        let waits = match policy.standing_of(&copy.job_id) {
+            Some(Standing::StoppedByRequest) => "stays stopped, as somebody asked for",
+            Some(Standing::StartRetry) => "waits for another try of its start",
+            Some(Standing::RecoverySpacing) => "waits until its last recovery is long enough ago",
+            _ => "",
+        };
+        if !waits.is_empty() {
+            let words = format!("{name} {waits}, and is placed here");
             picture.left_out.push(words);
         }
         if !stands.is_empty() {

@@ -360,6 +360,22 @@ fn a_share_begins_on_the_device_where_it_was() {
 
 // spec: SCEN-12
 #[test]
+fn a_job_that_stays_stopped_is_told_of() {
+    let again = Fleet::pair(1.0, "").again(
+        1,
+        "  - {at: 10s, stopJob: a/0/e}
+  - {at: 5m10s, setTags: {node: m, tags: {x: y}}}
+  - {at: 6m30s, setTags: {node: m, tags: {x: z}}}
+",
+    );
+    has(
+        &again.text,
+        &["a/0/e stays stopped, as somebody asked for, and is placed here"],
+    );
+}
+
+// spec: SCEN-12
+#[test]
 fn an_update_that_lets_a_job_run_something_else_stops_it_again() {
     let update = |command: &str| {
         format!(
