@@ -1,4 +1,4 @@
-//! `bench NAME`: measures what decides (docs/spec/performance.md, PERF-01 to PERF-07, PERF-16) and prints a
+//! `bench NAME`: measures what decides (docs/spec/performance.md, PERF-01 to PERF-07, PERF-12, PERF-16) and prints a
 //! table, or JSON with `--json`.
 //!
 //! Machines differ and are shared, so times are CPU times of the one thread that works, and what is
@@ -13,6 +13,7 @@ mod measure;
 mod place;
 mod policy;
 mod simulation;
+mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,8 @@ enum Name {
     Recovery,
     /// From a snapshot with history to service (PERF-07).
     Hydration,
+    /// How long commits wait for a snapshot, and what they cost beside one (PERF-12).
+    Snapshot,
     /// An hour in the simulator (PERF-16).
     Simulation,
     /// What a viewer sees of a job that moves (PERF-09); needs `--binary`.
@@ -161,6 +164,9 @@ fn main() -> anyhow::Result<()> {
     }
     if asked(Name::Hydration) {
         tables.push(policy::hydration(scale));
+    }
+    if asked(Name::Snapshot) {
+        tables.push(snapshot::snapshot(scale));
     }
     if asked(Name::Simulation) {
         tables.push(simulation::simulated(scale));

@@ -21,19 +21,21 @@ use crate::lease::{BundleLease, Lease};
 use crate::out::Out;
 use crate::replica::Replica;
 use crate::rows::LoadError;
+use crate::shared_map::SharedMap;
 use crate::state::{BundleRecord, Instance, JobRecord, Node, Recorded, Slot, Tombstone};
 
-/// The Manager's replicated state.
+/// The Manager's replicated state. What snapshots tell of is in maps that can be had as they stand
+/// ([`Ledger::standing`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     pub(crate) config: Config,
     pub(crate) epoch: String,
     pub(crate) seq: u64,
-    pub(crate) jobs: BTreeMap<JobId, JobRecord>,
-    pub(crate) instances: BTreeMap<StartId, Instance>,
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) jobs: SharedMap<JobId, JobRecord>,
+    pub(crate) instances: SharedMap<StartId, Instance>,
+    pub(crate) nodes: SharedMap<NodeId, Node>,
     pub(crate) slots: BTreeMap<NodeId, Slot>,
-    pub(crate) bundles: BTreeMap<BundleId, BundleRecord>,
+    pub(crate) bundles: SharedMap<BundleId, BundleRecord>,
     pub(crate) tombstones: BTreeMap<StartId, Tombstone>,
     pub(crate) requests: BTreeMap<String, Recorded>,
     pub(crate) next_request: u64,
@@ -46,14 +48,14 @@ pub struct Ledger {
     pub(crate) generation: u64,
     /// Fencing number of the latest grant (LEASE-02).
     pub(crate) fence: u64,
-    pub(crate) leases: BTreeMap<InstanceKey, Lease>,
-    pub(crate) bundle_leases: BTreeMap<BundleId, BundleLease>,
+    pub(crate) leases: SharedMap<InstanceKey, Lease>,
+    pub(crate) bundle_leases: SharedMap<BundleId, BundleLease>,
     pub(crate) lease_pause: Option<LeasePause>,
     /// It was restored a short while ago (STORE-11).
     pub(crate) restoring: bool,
     // Indexes, derived from the above.
     pub(crate) live: BTreeMap<InstanceKey, StartId>,
-    pub(crate) on_node: BTreeMap<NodeId, BTreeSet<StartId>>,
+    pub(crate) on_node: SharedMap<NodeId, BTreeSet<StartId>>,
     pub(crate) stray_keys: BTreeMap<InstanceKey, BTreeSet<(NodeId, StartId)>>,
     pub(crate) slot_names: BTreeMap<String, NodeId>,
     pub(crate) tokens: BTreeMap<String, NodeId>,

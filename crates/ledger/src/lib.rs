@@ -36,6 +36,7 @@ mod report;
 mod reports;
 mod rows;
 mod search;
+mod shared_map;
 mod slot;
 mod standing;
 mod state;
@@ -66,6 +67,7 @@ pub use replica::key_mark;
 pub use report::{Finding, Hello, HelloInstance, Report};
 pub use rows::LoadError;
 pub use search::{DateComparison, JobFilter, TextComparison};
+pub use shared_map::SharedMap;
 pub use standing::Standing;
 pub use state::{
     Awaiting, Instance, InstanceStop, JobRecord, LEASES_MINOR, Node, NodeStop, Notice, Slot,

@@ -408,7 +408,7 @@ pub(crate) fn load(rows: impl IntoIterator<Item = Row>) -> Result<Ledger, LoadEr
             .history
             .sort_by_key(|entry| entry.seq);
     }
-    for (id, record) in &ledger.jobs {
+    for (id, record) in ledger.jobs.iter() {
         if let Some(bundle_id) = &record.bundle_id
             && let Some(bundle) = ledger.bundles.get_mut(bundle_id)
         {
@@ -476,8 +476,7 @@ impl Ledger {
                 .insert(instance.key.clone(), instance.start_id.clone());
         }
         self.on_node
-            .entry(instance.node_id.clone())
-            .or_default()
+            .get_or_default(instance.node_id.clone())
             .insert(instance.start_id.clone());
     }
 }

@@ -1,7 +1,7 @@
 //! The state as a new subscriber is told of it, taken at one seq.
 //!
-//! Commits wait while it is taken, so it holds jobs by reference and leaves what is done for one subscriber
-//! alone (its window, its limits, the order of its events) to [`crate::Subscriber::snapshot`] (PERF-12).
+//! Commits wait while it is taken, so it only shares what the ledger holds. What is told of it, and to whom, is
+//! made afterwards, while they go on ([`crate::Subscriber::snapshot`], PERF-12).
 
 use std::sync::Arc;
 
@@ -13,53 +13,53 @@ use crate::ledger::Ledger;
 
 /// What stands at one seq.
 #[derive(Clone, Debug)]
-pub struct Standing {
-    pub(crate) seq: u64,
-    /// Nodes, by id.
-    pub(crate) nodes: Vec<StreamEvent>,
-    /// Active jobs, by id.
-    pub(crate) active: Vec<Arc<JobWithHistory>>,
-    /// Pending ones.
-    pub(crate) pending: Vec<Arc<JobWithHistory>>,
-    /// Bundles, inventories, leases and their pause.
-    pub(crate) rest: Vec<StreamEvent>,
-}
+pub struct Standing(
+    /// The parts of the ledger that a snapshot tells of; the others are empty.
+    Ledger,
+);
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// What stands now, for a subscriber of this minor of the protocol: one of the published protocol is
-    /// told of jobs and nodes alone.
-    pub(crate) fn standing(&self, client_protocol: u32) -> Standing {
-        let mut active = Vec::new();
-        let mut pending = Vec::new();
-        for record in self.jobs() {
-            match record.view.state {
-                JobState::Active => active.push(Arc::clone(&record.view)),
-                JobState::Pre => pending.push(Arc::clone(&record.view)),
-                JobState::Post => {}
-            }
-        }
-        let mut standing = Standing {
-            seq: self.seq(),
-            nodes: Vec::new(),
-            active,
-            pending,
-            rest: Vec::new(),
-        };
-        self.node_events(&mut standing.nodes);
-        if client_protocol > 0 {
-            self.other_events(&mut standing.rest);
-        }
-        standing
+    /// What stands now, shared with this ledger until it changes.
+    pub fn standing(&self) -> Standing {
+        Standing(Self {
+            seq: self.seq,
+            jobs: self.jobs.clone(),
+            instances: self.instances.clone(),
+            on_node: self.on_node.clone(),
+            nodes: self.nodes.clone(),
+            bundles: self.bundles.clone(),
+            leases: self.leases.clone(),
+            bundle_leases: self.bundle_leases.clone(),
+            lease_pause: self.lease_pause.clone(),
+            ..Self::default()
+        })
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// The seq at which it stood.
+    pub const fn seq(&self) -> u64 {
+        self.0.seq()
     }
 
-    fn node_events(&self, events: &mut Vec<StreamEvent>) {
-        for node in self.nodes() {
+    /// The jobs in this state, by id.
+    pub(crate) fn jobs(&self, state: JobState) -> impl Iterator<Item = &Arc<JobWithHistory>> {
+        let views = self.0.jobs().map(|record| &record.view);
+        views.filter(move |view| view.state == state)
+    }
+
+    /// What is told of nodes, by id.
+    pub(crate) fn node_events(&self) -> Vec<StreamEvent> {
+        let mut events = Vec::new();
+        for node in self.0.nodes() {
             let running = |reachable| StreamEvent::NodeRunning {
                 metadata: node.metadata.clone(),
                 running: node.running.clone(),
-                instances: self.running_jobs_on(&node.metadata.node_id),
+                instances: self.0.running_jobs_on(&node.metadata.node_id),
                 reachable,
             };
             match node.state {
@@ -83,19 +83,24 @@ impl Ledger {
                 NodeState::Stopped => {}
             }
         }
+        events
     }
 
-    fn other_events(&self, events: &mut Vec<StreamEvent>) {
-        let bundles = self.bundles();
+    /// What is told besides, and not to clients of the published protocol: bundles, inventories, leases and
+    /// their pause.
+    pub(crate) fn other_events(&self) -> Vec<StreamEvent> {
+        let ledger = &self.0;
+        let mut events = Vec::new();
+        let bundles = ledger.bundles();
         events.extend(bundles.map(|bundle| StreamEvent::BundleActive(Arc::new(bundle))));
-        events.extend(self.nodes().filter_map(|node| {
+        events.extend(ledger.nodes().filter_map(|node| {
             Some(StreamEvent::NodeInventorySnapshot {
                 node_id: node.metadata.node_id.clone(),
                 inventory: node.inventory.clone()?,
             })
         }));
-        let paused = self.lease_pause();
-        let leases = self.leases().map(|lease| lease.info(paused.is_some()));
+        let paused = ledger.lease_pause();
+        let leases = ledger.leases().map(|lease| lease.info(paused.is_some()));
         events.extend(leases.map(StreamEvent::LeaseChanged));
         events.extend(paused.map(|pause| StreamEvent::LeasesPaused {
             paused: true,
@@ -103,5 +108,6 @@ impl Ledger {
             by: pause.by.clone(),
             since: Some(pause.since),
         }));
+        events
     }
 }

@@ -14,7 +14,6 @@ use greenroom_types::{JobId, Millis, Mono, Now, Wall};
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, What};
-use crate::ledger::Ledger;
 use crate::refuse::invalid;
 use crate::standing::Standing;
 
@@ -108,45 +107,35 @@ impl Subscriber {
         })
     }
 
-    /// What its snapshot is to be made of, as it stands now. Whoever holds commits up meanwhile need do so
-    /// for this alone (PERF-12).
-    pub fn standing(&self, ledger: &Ledger) -> Standing {
-        ledger.standing(self.wish.client_protocol)
-    }
-
     /// The whole state in the order of EVT-02, ending with InitialDataComplete; every event carries
     /// the seq of what stood. Changes after it go through [`Subscriber::on_change`].
     pub fn snapshot(
         &mut self,
         now: Now,
-        standing: Standing,
+        standing: &Standing,
         health: Vec<ProviderHealth>,
     ) -> Vec<Stamped> {
         self.shown.clear();
         self.beyond.clear();
         self.by_start.clear();
         self.clock = now;
-        let Standing {
-            seq,
-            nodes: mut events,
-            active,
-            pending,
-            rest,
-        } = standing;
-        for job in active {
-            self.show(&job);
-            events.push(StreamEvent::JobActive(self.cut(&job)));
+        let published = self.wish.client_protocol == 0;
+        let mut events = standing.node_events();
+        for job in standing.jobs(JobState::Active) {
+            self.show(job);
+            events.push(StreamEvent::JobActive(self.cut(job)));
         }
-        for job in pending {
-            if self.in_window(&job, now.wall) {
-                self.show(&job);
-                events.push(StreamEvent::JobPending(self.cut(&job)));
+        for job in standing.jobs(JobState::Pre) {
+            if self.in_window(job, now.wall) {
+                self.show(job);
+                events.push(StreamEvent::JobPending(self.cut(job)));
             } else {
-                self.keep_beyond(&job);
+                self.keep_beyond(job);
             }
         }
-        events.extend(rest);
-        let published = self.wish.client_protocol == 0;
+        if !published {
+            events.extend(standing.other_events());
+        }
         events.push(StreamEvent::InitialDataComplete(
             health
                 .into_iter()
@@ -156,7 +145,7 @@ impl Subscriber {
                 .collect(),
         ));
         let stamp = |event| Stamped {
-            seq,
+            seq: standing.seq(),
             at: now.wall,
             event,
         };

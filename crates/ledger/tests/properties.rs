@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_ledger::{
     Called, Command, Config, Due, Finding, Fresh, Hello, HelloInstance, Ledger, Link, Open,
-    Provider, Register, Report, Row,
+    Provider, Register, Report, Row, Standing, Subscriber, Wish,
 };
 use greenroom_types::bundle::{Bundle, BundleJob, Launch, Resilience, StartMode};
 use greenroom_types::call::{Call, CreateAwsNode, InstanceRef, StartJob};
 use greenroom_types::inventory::NodeInventory;
 use greenroom_types::job::{HistoryKind, Job, Service};
 use greenroom_types::node::{InstanceKey, InstanceState, RejectionCode};
-use greenroom_types::{JobId, Millis, NodeId, Role, StartId, Wall};
+use greenroom_types::stream::Stamped;
+use greenroom_types::{JobId, Millis, NodeId, Now, Role, StartId, Wall};
 use proptest::prelude::*;
 
 const JOBS: [&str; 4] = ["a", "b.0.e", "b.0.p", "b.1.e"];
@@ -540,10 +541,20 @@ impl Run {
     }
 }
 
+/// All that a subscriber is told of a state.
+fn told(standing: &Standing) -> Vec<Stamped> {
+    let wish = Wish {
+        client_protocol: 10,
+        ..Wish::default()
+    };
+    let mut subscriber = Subscriber::new(wish).unwrap();
+    subscriber.snapshot(Now::default(), standing, Vec::new())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // spec: JOB-15, HIST-02, HIST-04, EVT-04, EVT-08
+    // spec: JOB-15, HIST-02, HIST-04, EVT-01, EVT-04, EVT-08
     #[test]
     fn whatever_happens_the_invariants_hold(acts in prop::collection::vec(act(), 1..120)) {
         let mut run = Run::new();
@@ -554,8 +565,15 @@ proptest! {
         }
         run.act(Act::CreateJob);
         run.act(Act::CreateBundle);
+        let mut held = Vec::new();
         for act in acts {
             run.act(act);
+            let standing = run.ledger.standing();
+            held.push((told(&standing), run.ledger.seq(), standing));
+        }
+        for (then, seq, standing) in held {
+            prop_assert_eq!(told(&standing), then, "commits since then show in it");
+            prop_assert_eq!(standing.seq(), seq);
         }
     }
 }

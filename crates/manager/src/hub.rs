@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use greenroom_ledger::{Change, What};
+use greenroom_ledger::{Change, SharedMap, What};
 use greenroom_types::call::AuditEntry;
 use greenroom_types::job::{JobInfo, JobInfoKind, JobWithHistory};
 use greenroom_types::node::ServiceRestarts;
@@ -47,7 +47,7 @@ struct Inner {
     /// Seq of the latest change handed out.
     seq: u64,
     /// Jobs as they stood at that seq.
-    jobs: BTreeMap<JobId, Arc<JobWithHistory>>,
+    jobs: SharedMap<JobId, Arc<JobWithHistory>>,
     /// When the change before the first one held was committed, where that is known.
     before_held: Option<Wall>,
     subscribers: Vec<Weak<Queue>>,
@@ -59,7 +59,7 @@ struct Inner {
 }
 
 /// A change that is held, with its job as it stood before.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     change: Arc<Change>,
     before: Option<Arc<JobWithHistory>>,
@@ -76,7 +76,7 @@ pub(crate) struct Past {
     /// The changes after it, in order.
     pub(crate) changes: Vec<Arc<Change>>,
     /// All jobs as they stood at it.
-    pub(crate) jobs: BTreeMap<JobId, Arc<JobWithHistory>>,
+    pub(crate) jobs: SharedMap<JobId, Arc<JobWithHistory>>,
     /// When it was committed, where that is known.
     pub(crate) at: Option<Wall>,
     /// The seq of the last change, or the one asked for.
@@ -137,8 +137,15 @@ impl Hub {
             return Err("too long ago");
         }
         let from = inner.held.partition_point(|held| held.change.seq <= seq);
-        let mut jobs = inner.jobs.clone();
-        for held in inner.held.range(from..).rev() {
+        let at = match from.checked_sub(1) {
+            Some(at) => inner.held.get(at).map(|held| held.change.at),
+            None => inner.before_held,
+        };
+        let (mut jobs, upto) = (inner.jobs.clone(), inner.seq);
+        let missed: Vec<Held> = inner.held.range(from..).cloned().collect();
+        // Nobody waits for the jobs to be as they stood.
+        drop(inner);
+        for held in missed.iter().rev() {
             let job_id = match &held.change.what {
                 What::Job(job) => &job.job.job_id,
                 What::JobDeleted(job_id) => job_id,
@@ -149,19 +156,11 @@ impl Hub {
                 None => jobs.remove(job_id),
             };
         }
-        let at = match from.checked_sub(1) {
-            Some(at) => inner.held.get(at).map(|held| held.change.at),
-            None => inner.before_held,
-        };
         Ok(Past {
-            changes: inner
-                .held
-                .range(from..)
-                .map(|held| Arc::clone(&held.change))
-                .collect(),
+            changes: missed.into_iter().map(|held| held.change).collect(),
             jobs,
             at,
-            upto: inner.seq,
+            upto,
         })
     }
 

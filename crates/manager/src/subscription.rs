@@ -104,13 +104,12 @@ impl Subscription {
     fn snapshot(&mut self, mark: &str, unmet: Option<&str>) {
         let now = self.engine.clock().now();
         let health = vec![ProviderHealth::Local(Health::Healthy)];
-        let view = &self.view;
-        let (standing, epoch, seq) = self.engine.read(|ledger| {
-            let epoch = marked(ledger.epoch(), mark);
-            (view.standing(ledger), epoch, ledger.seq())
-        });
-        // Only the taking keeps commits waiting (PERF-12).
-        let snapshot = self.view.snapshot(now, standing, health);
+        // Only this keeps commits waiting (PERF-12).
+        let (standing, epoch) = self
+            .engine
+            .read(|ledger| (ledger.standing(), marked(ledger.epoch(), mark)));
+        let seq = standing.seq();
+        let snapshot = self.view.snapshot(now, &standing, health);
         self.go_on_from(epoch, seq);
         self.ready.clear();
         if let Some(reason) = unmet {

@@ -138,7 +138,7 @@ impl Ledger {
     fn leases_of(&self, job_id: &JobId) -> impl Iterator<Item = &Lease> {
         let first = InstanceKey::new(job_id.clone(), Role::new(""));
         self.leases
-            .range(first..)
+            .iter_from(&first)
             .take_while(move |(key, _)| key.job_id == *job_id)
             .map(|(_, lease)| lease)
     }

@@ -657,8 +657,7 @@ fn a_snapshot_tells_leases_and_their_pause_before_it_is_complete() {
             ..Now::default()
         };
         let mut subscriber = Subscriber::new(wish).unwrap();
-        let standing = subscriber.standing(&w.ledger);
-        let events = subscriber.snapshot(now, standing, Vec::new());
+        let events = subscriber.snapshot(now, &w.ledger.standing(), Vec::new());
         let words = events.iter().map(|it| match &it.event {
             StreamEvent::InitialDataComplete(_) => "complete".to_owned(),
             other => crate::common::event_word(other),

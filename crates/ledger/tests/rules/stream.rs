@@ -42,12 +42,15 @@ fn names(events: &[Stamped]) -> Vec<String> {
 
 fn subscribe(w: &World, wish: Wish, at: Now) -> (Subscriber, Vec<Stamped>) {
     let mut subscriber = Subscriber::new(wish).unwrap();
-    let health = vec![
+    let events = subscriber.snapshot(at, &w.ledger.standing(), aws_and_local());
+    (subscriber, events)
+}
+
+fn aws_and_local() -> Vec<ProviderHealth> {
+    vec![
         ProviderHealth::Aws(vec![("eu".into(), Health::Healthy)]),
         ProviderHealth::Local(Health::Healthy),
-    ];
-    let events = subscriber.snapshot(at, subscriber.standing(&w.ledger), health);
-    (subscriber, events)
+    ]
 }
 
 /// What the subscriber is sent for the last apply.
@@ -131,6 +134,54 @@ fn a_snapshot_takes_the_jobs_as_they_stand_and_copies_none() {
         count += 1;
     }
     assert_eq!(count, w.ledger.jobs().count());
+}
+
+// spec: EVT-01, EVT-19, PERF-12
+#[test]
+fn commits_go_on_while_a_snapshot_is_made_and_none_of_them_is_in_it() {
+    let mut w = World::new();
+    w.node("n1");
+    w.node("n2");
+    w.call(Call::CreateBundle(Box::new(bundle("b", &["e"], 1))))
+        .unwrap();
+    let start = w.running("b.0.e", "n1");
+    w.create("pending");
+    let at_once = subscribe(&w, wish(60, 10), now(0)).1;
+
+    let standing = w.ledger.standing();
+    let seq = w.ledger.seq();
+    let commits: [&dyn Fn(&mut World); 5] = [
+        &|w| w.stop("b.0.e", "n1").map(drop).unwrap(),
+        &|w| w.stopped("n1", "b.0.e", &start),
+        &|w| w.call(Call::DeleteJob("pending".into())).map(drop).unwrap(),
+        &|w| w.create("new"),
+        &|w| w.link("n2", Link::Dropped),
+    ];
+    let mut later = Vec::new();
+    for commit in commits {
+        commit(&mut w);
+        later.extend(w.last.changes.clone());
+    }
+
+    let mut subscriber = Subscriber::new(wish(60, 10)).unwrap();
+    let events = subscriber.snapshot(now(0), &standing, aws_and_local());
+    assert_eq!(events, at_once, "it is what stood when it was taken");
+    assert!(events.iter().all(|event| event.seq == seq));
+    assert!(later.iter().all(|change| change.seq > seq));
+    let told = later
+        .iter()
+        .filter_map(|change| subscriber.on_change(now(0), change))
+        .map(|stamped| name(&stamped.event));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            "JobUpdated b.0.e",
+            "JobUpdated b.0.e",
+            "JobDeleted pending",
+            "JobPending new",
+            "NodeReachabilityChanged",
+        ]
+    );
 }
 
 // spec: EVT-06, EVT-03

@@ -71,9 +71,10 @@ impl Service<http::Request<Body>> for Routed {
 impl ServerStreamingService<EventStreamRequest> for Events {
     type Response = Encoded;
     type ResponseStream = Streaming<Encoded>;
-    type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<EventStreamRequest>) -> Self::Future {
-        std::future::ready(self.0.events(request).map(Response::new))
+        let api = self.0.clone();
+        Box::pin(async move { api.events(request).await.map(Response::new) })
     }
 }

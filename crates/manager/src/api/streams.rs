@@ -122,7 +122,7 @@ impl ManagerApi {
         }))
     }
 
-    pub(super) fn events(
+    pub(super) async fn events(
         &self,
         request: Request<EventStreamRequest>,
     ) -> Result<Streaming<Encoded>, Status> {
@@ -139,8 +139,14 @@ impl ManagerApi {
             epoch: resume.epoch,
             after_seq: resume.after_seq,
         });
-        let mut subscription = Subscription::begin(self.engine(), form, wish, resume)
-            .map_err(|refusal| write_refusal(&refusal))?;
+        let engine = self.engine().clone();
+        // Making a snapshot of a large state keeps a processor busy.
+        let begun =
+            tokio::task::spawn_blocking(move || Subscription::begin(&engine, form, wish, resume));
+        let begun = begun
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let mut subscription = begun.map_err(|refusal| write_refusal(&refusal))?;
         Ok(Box::pin(async_stream::stream! {
             loop {
                 match subscription.next().await {

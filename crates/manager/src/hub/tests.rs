@@ -240,6 +240,13 @@ fn the_jobs_of_a_resume_are_those_of_the_seq_at_which_the_client_left_off() {
     assert_eq!(hub.past(10).unwrap().at, None);
     assert_eq!(hub.past(12).unwrap().at, Some(Wall(12)));
     assert_eq!(hub.past(12).unwrap().upto, 14);
+
+    // What goes on meanwhile is not in it.
+    let past = hub.past(13).unwrap();
+    hub.publish(vec![changed(15, What::JobDeleted("a".into()))]);
+    assert_eq!((past.jobs.len(), past.upto), (2, 14));
+    assert_eq!(past.changes.len(), 1);
+    assert_eq!(jobs(15), "c new");
 }
 
 pub(super) fn info() -> JobInfo {

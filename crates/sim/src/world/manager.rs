@@ -263,8 +263,7 @@ impl World {
         if !kept.is_empty() {
             self.inbox.push_back(Event::Acts(Box::new(kept)));
         }
-        let standing = subscriber.standing(&self.ledger);
-        for stamped in subscriber.snapshot(now, standing, Vec::new()) {
+        for stamped in subscriber.snapshot(now, &self.ledger.standing(), Vec::new()) {
             self.inbox.push_back(Event::Stream(stamped.event));
         }
         self.subscriber = Some(subscriber);
