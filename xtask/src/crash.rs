@@ -26,15 +26,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use client::{Load, Seen};
-use daemon::Daemon;
-
-/// A stop time that is over is acted on within a second; a busy machine gets more.
-const STOPS_WITHIN: Duration = Duration::from_secs(60);
+use daemon::{Daemon, PATIENCE};
 
 /// From so many rounds on each kind of call must have been acknowledged at least once.
 const ROUNDS_FOR_ALL: u32 = 10;
-/// How long the last of them may last for what was never acknowledged before.
-const ALL_WITHIN: Duration = Duration::from_secs(300);
 
 /// Settings of the harness.
 #[derive(clap::Args)]
@@ -196,11 +191,11 @@ async fn rounds(
     Ok(())
 }
 
-/// Until each kind of call was acknowledged to some client.
+/// Until each kind of call was acknowledged to some client: the last round lasts for what never was before.
 async fn wait_for_all(seen: &Seen) -> Result<()> {
     let mut told = seen.subscribe();
     let all = told.wait_for(|seen| change::unseen(seen).is_empty());
-    if tokio::time::timeout(ALL_WITHIN, all).await.is_err() {
+    if tokio::time::timeout(PATIENCE, all).await.is_err() {
         let unseen = change::unseen(&seen.borrow());
         bail!("no such call was acknowledged in all rounds: {unseen:?}");
     }
@@ -213,7 +208,7 @@ async fn wait_for_stops(loads: &mut [Load], sdk: &greenroom_sdk::Client) -> Resu
     for load in loads {
         while load.is_waiting() {
             ensure!(
-                begun.elapsed() < STOPS_WITHIN,
+                begun.elapsed() < PATIENCE,
                 "a bundle whose stop time is over is still there"
             );
             tokio::time::sleep(Duration::from_millis(100)).await;

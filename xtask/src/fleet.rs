@@ -6,14 +6,16 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A start that takes longer than this is a failure.
-const START: Duration = Duration::from_secs(120);
+/// However busy the machine is, a program that works has started and a Manager has answered within this.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Between two tries to ask it.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// One program of the installation, started again as it was.
 struct Daemon {
@@ -116,7 +118,7 @@ impl Daemon {
                 let _ = sender.send(line);
             }
         });
-        let line = first.recv_timeout(START).with_context(|| {
+        let line = first.recv_timeout(PATIENCE).with_context(|| {
             let said = fs::read_to_string(&self.log).unwrap_or_default();
             let last: Vec<&str> = said.lines().rev().take(5).collect();
             format!("{} does not come up: {last:?}", self.name)
@@ -265,12 +267,24 @@ impl Fleet {
         Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
     }
 
+    /// What does the same however often it is done, until it is answered: a machine that is busy is slow.
+    fn ask(&self, args: &[&str]) -> Result<String> {
+        let began = Instant::now();
+        loop {
+            let answer = self.tool(args);
+            if answer.is_ok() || began.elapsed() > PATIENCE {
+                return answer;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Submits a manifest, whether or not a control plane acts at this moment.
     pub(crate) fn apply(&self, text: &str) -> Result<()> {
         let file = self.folder.join("bundle.yaml");
         fs::write(&file, text)?;
         let file = file.to_str().context("a name of text")?;
-        self.tool(&["apply", "-f", file, "--skip-validation"])
+        self.ask(&["apply", "-f", file, "--skip-validation"])
             .map(drop)
     }
 
@@ -371,14 +385,14 @@ impl Fleet {
 
     /// How many nodes the Manager hears.
     pub(crate) fn running_nodes(&self) -> Result<usize> {
-        let nodes: Value = serde_json::from_str(&self.tool(&["get", "nodes", "--json"])?)?;
+        let nodes: Value = serde_json::from_str(&self.ask(&["get", "nodes", "--json"])?)?;
         let runs = |node: &&Value| node["state"] == "running";
         Ok(nodes.as_array().into_iter().flatten().filter(runs).count())
     }
 
     /// Where a job runs: the number of its node.
     pub(crate) fn node_of(&self, job: &str) -> Result<usize> {
-        let jobs: Value = serde_json::from_str(&self.tool(&["get", "jobs", "--json"])?)?;
+        let jobs: Value = serde_json::from_str(&self.ask(&["get", "jobs", "--json"])?)?;
         let mut rows = jobs.as_array().into_iter().flatten();
         let row = rows
             .find(|row| row["jobId"] == job)
@@ -390,7 +404,7 @@ impl Fleet {
 
     /// How many jobs of a bundle run.
     pub(crate) fn running_jobs(&self, bundle: &str) -> Result<usize> {
-        let jobs: Value = serde_json::from_str(&self.tool(&["get", "jobs", "--json"])?)?;
+        let jobs: Value = serde_json::from_str(&self.ask(&["get", "jobs", "--json"])?)?;
         let is = |row: &&Value| {
             let named = row["jobId"].as_str().unwrap_or_default();
             named.split('.').next() == Some(bundle) && row["instance"] == "running"

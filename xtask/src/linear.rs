@@ -21,12 +21,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::crash::build;
-use crate::crash::daemon::Daemon;
+use crate::crash::daemon::{Daemon, PATIENCE};
 use check::{Model, OPERATIONS_MAX, Operation, Seen, explains};
 use objects::{NodeTags, Space, SpaceState, Start, TagAnswer, TagState};
-
-/// A call that stays without an answer for this long is given up; a start takes far less.
-const CALL_LIMIT: Duration = Duration::from_secs(20);
 
 /// Settings of the check.
 #[derive(clap::Args)]
@@ -144,7 +141,8 @@ async fn clients(address: &str, count: usize) -> Result<Vec<Client>> {
     let mut clients = Vec::new();
     for _ in 0..count {
         let settings = Settings {
-            call_timeout: CALL_LIMIT,
+            connect_timeout: PATIENCE,
+            call_timeout: PATIENCE,
             ..Settings::new([address])
         };
         clients.push(Client::connect(settings).await?);

@@ -11,7 +11,7 @@ use greenroom_sdk::types::job::{Job, Service};
 use greenroom_sdk::types::kv::{KvCommit, KvWrite};
 use greenroom_sdk::types::node::InstanceKey;
 use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId, Wall};
-use greenroom_sdk::{CallOptions, Client, Error, Token};
+use greenroom_sdk::{Client, Error, Token};
 use greenroom_testkit::FakeWorker;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,7 +25,7 @@ use super::found::{self, DUE, FAR_MS, KV_NAMESPACE, LEASE_MS, MARK};
 /// Objects of each kind that one client works on.
 const OBJECTS: u32 = 12;
 
-/// A call without answer for this long is given up; its outcome is then unknown.
+/// A change without answer for this long is given up, as the Manager may be gone; its outcome is then unknown.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// One object's possible state: absent, or present with this content number. A slot has no content.
@@ -136,18 +136,22 @@ impl Load {
         }
     }
 
-    /// Calls until the Manager is gone; answers how many changes were acknowledged.
+    /// Calls until the Manager is gone, or has left every call without an answer; says how many changes were
+    /// acknowledged.
     pub(crate) async fn call_until_lost(mut self, address: String) -> (Self, u64) {
         let mut acknowledged = 0;
-        let Ok(client) = connect(&address).await else {
+        let Ok(client) = connect(&address, CALL_LIMIT).await else {
             return (self, acknowledged);
         };
-        loop {
+        while self.may_be.values().any(|states| states.len() == 1) {
             match self.call(&client).await {
                 Ok(changed) => acknowledged += u64::from(changed),
-                Err(_) => return (self, acknowledged),
+                // It is slow. What was changed is left alone until it is compared.
+                Err(Error::DeadlineExceeded { .. }) => {}
+                Err(_) => break,
             }
         }
+        (self, acknowledged)
     }
 
     /// Makes one random change. An error means that the answer did not come.
@@ -193,15 +197,11 @@ impl Load {
             }
             self.may_be.insert(it.clone(), perhaps);
         }
-        let options = CallOptions {
-            timeout: Some(CALL_LIMIT),
-            ..CallOptions::default()
-        };
         if let Some(id) = &dooms {
             // From the moment of the call on it may go at any time.
             self.doomed.insert(id.clone());
         }
-        let answer = client.call_with(call, options).await;
+        let answer = client.call(call).await;
         if answer.is_ok() {
             self.seen.send_if_modified(|seen| seen.insert(name));
         }
@@ -238,12 +238,8 @@ impl Load {
         if worker.call_in(client).await.is_ok() {
             let job_id = fleet::drained_job();
             let start = greenroom_testkit::start(job_id.as_str(), node_id.as_str());
-            let options = CallOptions {
-                timeout: Some(CALL_LIMIT),
-                ..CallOptions::default()
-            };
             // Refused while the one before still ends.
-            let _ = client.call_with(Call::StartJob(start), options).await;
+            let _ = client.call(Call::StartJob(start)).await;
         }
         self.worker = Some(worker);
     }

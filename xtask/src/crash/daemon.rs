@@ -5,12 +5,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use greenroom_sdk::{Client, Retry, Settings};
+use greenroom_sdk::{Client, Settings};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// A start that takes longer than this is a failure.
-const START_LIMIT: Duration = Duration::from_secs(60);
+/// However busy the machine is, a Manager that works has started, answered, acted or ended within this. One
+/// that has not hangs, which is a failure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Daemon {
     pub(crate) address: String,
@@ -45,7 +46,7 @@ impl Daemon {
             .context("the binary cannot be run")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut lines = BufReader::new(stdout).lines();
-        let line = tokio::time::timeout(START_LIMIT, lines.next_line())
+        let line = tokio::time::timeout(PATIENCE, lines.next_line())
             .await
             .context("the Manager does not say that it serves")??;
         let Some(line) = line else {
@@ -65,14 +66,14 @@ impl Daemon {
         })
     }
 
-    /// A client that repeats nothing: what it is told is what happened.
+    /// A client that waits for its answers.
     pub(crate) async fn connect(&self) -> Result<Client> {
-        connect(&self.address).await
+        connect(&self.address, PATIENCE).await
     }
 
     /// Waits until it ends by itself; its exit code and what it said.
     pub(super) async fn ended(mut self) -> Result<(Option<i32>, String)> {
-        let ended = tokio::time::timeout(START_LIMIT, self.child.wait()).await;
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         let status = ended.context("the Manager does not end")??;
         let mut words = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
@@ -89,15 +90,11 @@ impl Daemon {
     }
 }
 
-pub(crate) async fn connect(address: &str) -> Result<Client> {
-    let retry = Retry {
-        reads: 0,
-        ..Retry::default()
-    };
-    let call_timeout = Duration::from_secs(5);
+/// A client whose calls are given up after `limit`, with all repeats.
+pub(crate) async fn connect(address: &str, limit: Duration) -> Result<Client> {
     let settings = Settings {
-        retry,
-        call_timeout,
+        connect_timeout: PATIENCE,
+        call_timeout: limit,
         ..Settings::new([address])
     };
     Client::connect(settings)

@@ -19,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::client::Load;
-use super::daemon::Daemon;
+use super::daemon::{Daemon, PATIENCE};
 use super::fleet;
 
 /// Size of the file system: room for the reserve, for the least that is to be free, and for the data.
@@ -28,8 +28,6 @@ const SIZE: &str = "160m";
 const MIN_FREE_MIB: u64 = 16;
 /// The folder of the file system, told to the process within the name spaces.
 const MOUNTED: &str = "GREENROOM_CRASH_DISK";
-/// What the Manager may take to see that the disk is full, or that it has room.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Exit code of a disk that failed.
 const DISK_FAILED: i32 = 9;
 

@@ -9,14 +9,14 @@ use greenroom_sdk::types::{BundleId, JobId, Millis, NodeId, PoolName};
 use greenroom_sdk::{Client, JobSearch};
 use greenroom_testkit::{FakeWorker, job};
 
+use super::daemon::PATIENCE;
+
 /// Workers that stay to the end.
 pub(super) const WORKERS: usize = 2;
 /// Jobs of each client that are started and stopped there.
 const JOBS: usize = 3;
 /// How the names of slots that are drained begin.
 const DRAINED: &str = "drained-";
-/// What a drain may take in the end.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Jobs of one client.
 pub(super) fn jobs_of(client: usize) -> impl Iterator<Item = JobId> {
