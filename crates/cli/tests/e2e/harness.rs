@@ -311,8 +311,13 @@ impl Up {
     }
 
     /// kill -9.
-    pub(crate) fn kill(mut self) {
+    pub(crate) fn kill(self) {
         self.daemon.signal(Signal::KILL);
+        self.killed();
+    }
+
+    /// Waits for its end after kill -9.
+    pub(crate) fn killed(mut self) {
         assert_eq!(self.daemon.ended().code, 128 + 9);
         // What it started is left for the next one.
         self.folder = PathBuf::new();

@@ -2,8 +2,8 @@
 
 use greenroom_sdk::types::job::HistoryKind;
 use rustix::process::{Signal, kill_process};
-use serde_json::Value;
 
+use crate::air::{self, lease};
 use crate::harness::{Up, pid, processes_on, sleeping, temp};
 
 /// A bundle of one leased job.
@@ -12,28 +12,9 @@ fn leased() -> String {
     sleeping("guarded", &["a"]).replace("    launch:\n", lease)
 }
 
-/// The one lease that there is.
-#[track_caller]
-fn lease(up: &Up) -> Value {
-    let status = up.run(&["leases", "status", "--json"]).ok().json();
-    let leases = status["leases"].as_array().expect("a list");
-    assert_eq!(leases.len(), 1, "{status}");
-    leases[0].clone()
-}
-
 /// Processes of the job that were started under this number.
 fn under(up: &Up, fence: u64) -> Vec<u32> {
-    let mark = format!("GREENROOM_FENCE={fence}");
-    let all = processes_on(&up.folder).into_iter();
-    let jobs = all.filter(|(_, line)| line.starts_with("sleep 1000"));
-    jobs.map(|(number, _)| number)
-        .filter(|number| {
-            let environ = std::fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-            environ
-                .split(|byte| *byte == 0)
-                .any(|it| it == mark.as_bytes())
-        })
-        .collect()
+    air::under(&up.folder, "sleep 1000", fence)
 }
 
 // spec: LEASE-02, LEASE-04, LEASE-05, LEASE-06, LEASE-08, WORK-42

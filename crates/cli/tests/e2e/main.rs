@@ -4,6 +4,7 @@
 //! Nothing sleeps to let something happen: tests wait for a line, an event, or the end of a process.
 
 mod absent;
+mod air;
 mod audit;
 mod bundles;
 mod control;
@@ -20,5 +21,6 @@ mod notices;
 mod operator;
 mod processes;
 mod secure;
+mod stall;
 mod store;
 mod tools;

@@ -1,9 +1,13 @@
 //! One session with a worker: connect, prove, hear the hello, then carry orders out and reports in
 //! until the stream ends, falls silent, or is closed.
 
+mod intake;
+
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use greenroom_ledger::{Command, Line, Link, Report, WorkerOrder};
 use greenroom_proto::convert::call::PROTOCOL_MAJOR;
 use greenroom_proto::worker::node_controller_message::Message as Out;
@@ -17,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 
+use self::intake::{WAITING_MAX, recorded};
 use super::Mail;
 use super::access::{self, Roles};
 use super::dial::Dialler;
@@ -62,6 +67,10 @@ struct Session<'a> {
     is_published: bool,
     /// Such a worker was told to end: its node is, once nothing runs there.
     is_leaving: bool,
+    /// What the worker said and is not taken in yet, in its order.
+    waiting: VecDeque<Said>,
+    /// The commit of the report that was taken in last.
+    recording: Option<BoxFuture<'static, Result<(), Ended>>>,
 }
 
 /// Lets through a bounded number of pieces of news per second and start.
@@ -92,6 +101,8 @@ pub(super) async fn run(dialler: &mut Dialler) -> Ended {
         roles: Roles::default(),
         is_published: proven.is_published,
         is_leaving: false,
+        waiting: VecDeque::new(),
+        recording: None,
     };
     let ended = session.run(&proven).await;
     dialler.note(Line::Closed);
@@ -133,6 +144,10 @@ impl Session<'_> {
             return ended;
         }
         let ended = self.carry().await;
+        if let Some(recording) = self.recording.take() {
+            // It stands before the end of the stream, whether or not anybody waits for it.
+            let _ = recording.await;
+        }
         // However it ended: as long as the node is taken for running, somebody must hear it.
         self.dialler.report_drop().await;
         ended
@@ -297,6 +312,7 @@ impl Session<'_> {
         }
         loop {
             let closed_until = pace.closed_until(Instant::now());
+            let is_full = self.waiting.len() >= WAITING_MAX;
             if closed_until.is_some() && pace.tell_once() {
                 tracing::warn!(node_id = %self.dialler.node_id, "a worker floods this Manager with messages and is slowed");
             }
@@ -339,13 +355,26 @@ impl Session<'_> {
                         return ended;
                     }
                 }
+                recorded = recorded(&mut self.recording) => {
+                    self.recording = None;
+                    let next = match recorded {
+                        Ok(()) => self.finish_published().await,
+                        Err(ended) => Err(ended),
+                    };
+                    if let Err(ended) = next {
+                        return ended;
+                    }
+                    if let Err(ended) = self.take_in().await {
+                        return ended;
+                    }
+                }
                 _ = tick.tick() => {
                     if self.dialler.overflow.load(Ordering::Relaxed) {
                         return Ended::Dropped;
                     }
                     silent += last_tick.elapsed().min(2 * TICK);
                     last_tick = Instant::now();
-                    if closed_until.is_some() {
+                    if closed_until.is_some() || is_full {
                         // It has more to say than is read: it is alive.
                         silent = Duration::ZERO;
                     }
@@ -355,7 +384,7 @@ impl Session<'_> {
                     }
                 }
                 () = tokio::time::sleep_until(closed_until.unwrap_or(last_tick)), if closed_until.is_some() => {}
-                heard = self.inbox.message(), if closed_until.is_none() => match heard {
+                heard = self.inbox.message(), if closed_until.is_none() && !is_full => match heard {
                     Ok(Some(message)) => {
                         silent = Duration::ZERO;
                         pace.count(Instant::now());
@@ -395,7 +424,7 @@ impl Session<'_> {
     }
 
     /// A worker that cannot say goodbye is over with the last of what it was told to stop.
-    async fn finish_published(&self) -> Result<(), Ended> {
+    async fn finish_published(&mut self) -> Result<(), Ended> {
         let node_id = &self.dialler.node_id;
         let is_busy =
             |ledger: &greenroom_ledger::Ledger| ledger.instances_on(node_id).next().is_some();
@@ -441,78 +470,6 @@ impl Session<'_> {
         match order.and_then(|order| self.roles.choose(&order)) {
             Some(message) => self.send(message).await,
             None => Ok(()),
-        }
-    }
-
-    /// Takes one message. Its commit is waited for, so that reports are recorded in the order in
-    /// which they were sent and a flood is slowed by flow control (LIM-08).
-    async fn hear(&mut self, message: WorkerMessage) -> Result<(), Ended> {
-        let node_id = self.dialler.node_id.clone();
-        match wire::read_message(message) {
-            Ok(Said::Health) => {}
-            Ok(Said::Refresh { nonce, leases }) => {
-                let engine = &self.dialler.engine;
-                let answers: Vec<_> = leases
-                    .into_iter()
-                    .map(|held| {
-                        let answer = engine.refresh_lease(&node_id, &held);
-                        (held, answer)
-                    })
-                    .collect();
-                self.send(wire::write_lease_answer(nonce, &answers)).await?;
-            }
-            Ok(Said::Confirmed { paused }) => {
-                self.dialler.engine.leases().confirm(&node_id, paused);
-            }
-            Ok(Said::Unserved) => {
-                tracing::debug!(%node_id, "a message of a part of the protocol that is not served");
-            }
-            Ok(Said::Info(info)) => self.pass_on(info),
-            Ok(Said::Access {
-                replica_version,
-                discovery_version,
-            }) => {
-                return self.hear_access(replica_version, discovery_version).await;
-            }
-            Ok(Said::Report {
-                report_id,
-                mut report,
-            }) => {
-                let engine = &self.dialler.engine;
-                engine
-                    .payloads()
-                    .deposit_report(engine.clock().mono(), &mut report);
-                if self.is_published {
-                    engine.read(|ledger| published::complete(ledger, &node_id, &mut report));
-                }
-                self.record(report_id, report).await?;
-                self.finish_published().await?;
-            }
-            Err(error) => {
-                tracing::warn!(%node_id, %error, "a worker's message cannot be read and is left out");
-            }
-        }
-        Ok(())
-    }
-
-    async fn record(&self, report_id: u64, report: Box<Report>) -> Result<(), Ended> {
-        let node_id = &self.dialler.node_id;
-        let command = Command::Report {
-            node_id: node_id.clone(),
-            report_id,
-            report,
-        };
-        match self.dialler.engine.propose(command).await {
-            Ok((_, answer)) => {
-                if let Err(refusal) = answer.result {
-                    tracing::debug!(%node_id, %refusal, "a worker's report was refused");
-                }
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(%node_id, %error, "a worker's report could not be recorded");
-                Err(Ended::Dropped)
-            }
         }
     }
 
