@@ -7,8 +7,9 @@
 //! with everything mended, and every card must be on the air again. All of it runs in a network of its
 //! own, so that cutting cuts nobody else; without the rights for one nothing is cut, and that is told.
 //!
-//! A node that slept as a whole is counted apart: its card wakes together with those who end it, and
-//! may send before they do. No program can prevent that; the number is what an output refuses it by.
+//! A node that slept as a whole is counted apart: its card wakes together with those who end it. It
+//! knows by itself that its lease is over (SOCK-16), but may have been stopped with one packet in hand,
+//! which no program can prevent; the number is what an output refuses that by.
 
 mod plan;
 
@@ -155,17 +156,15 @@ fn play(fleet: &mut Fleet, air: &Air, number: u32, plan: &Plan, counts: &mut Cou
             seen.unfenced == 0,
             "{card} has sent without a fencing number"
         );
-        if plan
-            .steps
-            .iter()
-            .any(|step| matches!(step.act, Act::Sleep(_)))
-        {
+        let sleeps = plan.steps.iter();
+        let sleeps = sleeps.filter(|step| matches!(step.act, Act::Sleep(_)));
+        let in_hand = sleeps.count() as u64;
+        if in_hand > 0 {
             counts.asleep_late += seen.late;
             counts.asleep_worst = counts.asleep_worst.max(seen.worst);
-            continue;
         }
         ensure!(
-            seen.late == 0,
+            seen.late <= in_hand,
             "two holders of {card}: {} packets of an older one after the newer had sent, the last {} ms \
              after it",
             seen.late,

@@ -294,7 +294,7 @@ impl Fleet {
         let binary = self.binary.display();
         for card in 0..cards {
             text.push_str(&format!(
-                "  - jobName: e{card}\n    lease: {{ttlMs: 2000, graceMs: 1000}}\n    requirements: {{requiredCapacity: \
+                "  - jobName: e{card}\n    jobSocket: true\n    lease: {{ttlMs: 2000, graceMs: 1000}}\n    requirements: {{requiredCapacity: \
                  0.2}}\n    launch:\n      services:\n        - name: card\n          command: {binary} testcard --to \
                  127.0.0.1:{port} --channel {bundle}.e{card} --rate 50\n          restart: onFailure\n"
             ));

@@ -22,6 +22,8 @@ A job that asked for the socket finds its path in GREENROOM_JOB_SOCKET::
             job.config_applied(message)
         elif kind == "fence":                       # the fencing number, which may have grown
             outputs.fence(message["value"])
+        elif kind == "lease":                       # no output after it, by time.CLOCK_BOOTTIME
+            outputs.until(message["untilMs"])       # None: without end
         elif kind == "leaseWarning":                # killed then, unless the lease is answered
             note(message["remainingMs"])
         elif kind == "stopping":
@@ -57,8 +59,8 @@ class JobSocketError(Exception):
 def connect(service, wants=(), path=None):
     """Says hello as this service and returns the connection.
 
-    `wants` names what it takes part in: "handover" to speak for the job in migrations. `path` is
-    that of the socket, for a job that knows it from elsewhere.
+    `wants` names what it takes part in: "handover" to speak for the job in migrations, "lease" to
+    hear until when it may output. `path` is that of the socket, for a job that knows it from elsewhere.
     """
     path = path or os.environ.get(SOCKET_VARIABLE)
     if not path:
@@ -74,8 +76,8 @@ class Job:
     """A connection to the worker. Iterate over it for what the worker says.
 
     `welcome` says who the job is: `jobId`, `role`, `runtimeRole`, `startId`, `prepared`, `config`
-    (with `configuration` of this service and `services` of all), and `fence` and `migrationId`
-    where there is one. `migration_id` is that of the handover that the job is or was in.
+    (with `configuration` of this service and `services` of all), and `fence`, `leaseUntilMs` and
+    `migrationId` where there is one. `migration_id` is that of the handover that the job is or was in.
     """
 
     def __init__(self, path, hello):

@@ -81,7 +81,7 @@ struct Mouth {
 
 impl Job {
     /// Connects to the socket in `GREENROOM_JOB_SOCKET` as this service. `wants` names what it takes
-    /// part in: `handover` to speak for the job in migrations.
+    /// part in: `handover` to speak for the job in migrations, `lease` to hear until when it may output.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -193,6 +193,7 @@ impl Job {
                 "abort" => Event::Abort(id, reason),
                 "sourceState" => Event::SourceState(bytes("payload")?),
                 "fence" => Event::Fence(number("value").unwrap_or(0)),
+                "lease" => Event::Lease(number("untilMs")),
                 "leaseWarning" => Event::LeaseWarning {
                     remaining_ms: number("remainingMs").unwrap_or(0),
                 },

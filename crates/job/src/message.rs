@@ -42,6 +42,8 @@ pub struct Welcome {
     pub start_id: String,
     /// Fencing number, for a job that runs under a lease.
     pub fence: Option<u64>,
+    /// Until when a leased job may output, as in [`Event::Lease`]; none where there is no end.
+    pub lease_until_ms: Option<u64>,
     /// The handover in progress; in the first welcome: the one that this job is the target of.
     pub migration_id: Option<String>,
     /// It was made and is not started yet.
@@ -94,6 +96,10 @@ pub enum Event {
     SourceState(Vec<u8>),
     /// The fencing number, which may have grown.
     Fence(u64),
+    /// Until when the job may output under its lease, in milliseconds of `CLOCK_BOOTTIME`; none: without
+    /// end, in a pause of leases. Told to those who want `lease`, with every answer to a refresh. Look
+    /// at the clock before each output: a machine that was asleep wakes with all that is due.
+    Lease(Option<u64>),
     /// The lease of the job is not answered: it is killed when this time is over, unless an answer
     /// comes.
     LeaseWarning {

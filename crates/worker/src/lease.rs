@@ -25,9 +25,12 @@ const ALLOWANCE_MAX: Millis = Millis(2_000);
 /// A deadline that never comes: of a lease that is kept by a pause (LEASE-10).
 pub(crate) const NEVER: Mono = Mono(u64::MAX);
 
-/// Until when an instance may run, for those who end it if the worker does not (WORK-42).
+/// Until when an instance may run, for the job itself (SOCK-16), and for those who end it if the worker
+/// does not (WORK-42).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
+    /// The worker's own stop begins then: from here on the job has no right to output.
+    pub(crate) output: Mono,
     /// The guard kills it then.
     pub(crate) guard: Mono,
     /// Its supervisor ends it then.
@@ -57,9 +60,10 @@ pub(crate) struct Lease {
 // === impl Until ===
 
 impl Until {
-    /// For both the same.
+    /// For all the same.
     pub(crate) const fn of(at: Mono) -> Self {
         Self {
+            output: at,
             guard: at,
             supervisor: at,
         }
@@ -116,10 +120,11 @@ impl Lease {
         self.stop_at() + Millis(self.allowance().0 / 4)
     }
 
-    /// When those act whom the worker tells: the guard first, and half the allowance after the worker
-    /// the supervisor.
+    /// When those act whom the worker tells: the job with the worker, then the guard, and half the
+    /// allowance after the worker the supervisor.
     pub(crate) fn until(&self) -> Until {
         Until {
+            output: self.stop_at(),
             guard: self.guard_at(),
             supervisor: self.stop_at() + Millis(self.allowance().0 / 2),
         }
@@ -154,7 +159,7 @@ mod tests {
             let lease = lease(ttl);
             (
                 lease.warn_at().unwrap().0,
-                lease.stop_at().0,
+                lease.until().output.0,
                 lease.until().guard.0,
                 lease.until().supervisor.0,
             )

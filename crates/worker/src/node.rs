@@ -472,7 +472,10 @@ impl Node {
             } => self.prefetcher.begin(batch_id, image_refs),
             Act::Refresh { nonce, leases } => self.send(write_refresh(nonce, &leases)),
             Act::AckPause(paused) => self.send(write_pause_ack(paused)),
-            Act::Hold(start_id, until) => self.guarding.hold(start_id, until),
+            Act::Hold(start_id, until) => {
+                self.sockets.lease(&start_id, until.output);
+                self.guarding.hold(start_id, until);
+            }
             Act::Contain(start_id, containers) => self.guarding.contain(start_id, containers),
             Act::Unhold(start_id) => self.guarding.release(&start_id),
             Act::WarnLease(start_id, remaining) => {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_types::job::JobInfoKind;
-use greenroom_types::{MigrationId, Millis, StartId};
+use greenroom_types::{MigrationId, Millis, Mono, StartId};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -32,6 +32,7 @@ use crate::agent::{JobSaid, RuntimeEvent, ToJob};
 use crate::deadline;
 use crate::handover::At;
 use crate::launch::safe_name;
+use crate::lease::NEVER;
 use crate::order::{StartSpec, StopCause};
 use crate::runtime::News;
 use crate::supervise::with_short_path;
@@ -68,6 +69,8 @@ pub(crate) struct Sockets {
     news: News,
     waits: Waits,
     open: BTreeMap<StartId, mpsc::Sender<Command>>,
+    /// Until when leased jobs may output.
+    leases: BTreeMap<StartId, Mono>,
 }
 
 enum Command {
@@ -75,6 +78,7 @@ enum Command {
     Stopping(Millis, StopCause, oneshot::Sender<()>),
     Configure(Arc<StartSpec>),
     Fence(Arc<StartSpec>),
+    Lease(Mono),
     LeaseWarning(Millis),
     Migration(ToJob),
 }
@@ -101,6 +105,8 @@ struct Desk {
     silenced: bool,
     /// The migration that the instance is in.
     migration: Option<MigrationId>,
+    /// Until when a leased job may output.
+    lease: Option<Mono>,
     next: u64,
 }
 
@@ -129,6 +135,7 @@ impl Sockets {
             news,
             waits: Waits::default(),
             open: BTreeMap::new(),
+            leases: BTreeMap::new(),
         }
     }
 
@@ -153,6 +160,7 @@ impl Sockets {
         let (commands, receiver) = mpsc::channel(64);
         self.open.insert(spec.start_id.clone(), commands);
         let desk = Desk {
+            lease: self.leases.get(&spec.start_id).copied(),
             spec,
             prepared,
             news: self.news.clone(),
@@ -172,6 +180,7 @@ impl Sockets {
     /// Ends an instance's socket for good.
     pub(crate) fn close(&mut self, start_id: &StartId) {
         self.open.remove(start_id);
+        self.leases.remove(start_id);
         let _ = fs::remove_dir_all(socket_dir(&self.root, start_id));
     }
 
@@ -188,6 +197,12 @@ impl Sockets {
     /// Tells the job its fencing number, which has grown (SOCK-16).
     pub(crate) fn fence(&self, start_id: &StartId, spec: Arc<StartSpec>) {
         self.tell(start_id, Command::Fence(spec));
+    }
+
+    /// Tells the job until when it may output, as far as is known now (SOCK-16).
+    pub(crate) fn lease(&mut self, start_id: &StartId, until: Mono) {
+        self.leases.insert(start_id.clone(), until);
+        self.tell(start_id, Command::Lease(until));
     }
 
     /// Tells the job that it is stopped after so long unless its lease is answered.
@@ -277,6 +292,14 @@ impl Desk {
             Command::Fence(spec) => {
                 self.spec = spec;
                 self.say_to_all("fence", &json!({ "value": self.spec.fence }));
+            }
+            Command::Lease(until) => {
+                self.lease = Some(until);
+                let conns = self.conns.iter();
+                let wanting = conns.filter(|(_, conn)| conn.wants_lease);
+                for number in wanting.map(|(number, _)| *number).collect::<Vec<_>>() {
+                    self.say(number, "lease", None, json!({ "untilMs": until_ms(until) }));
+                }
             }
             Command::LeaseWarning(remaining) => {
                 self.say_to_all("leaseWarning", &json!({ "remainingMs": remaining.0 }));
@@ -375,11 +398,13 @@ impl Desk {
             return self.close_with(number, Some(message.id), "no_common_version", fields);
         }
         let speaks = knows(list("wants"), "handover".into());
+        let wants_lease = knows(list("wants"), "lease".into());
         let service = message.text("service").unwrap_or_default().to_owned();
         let welcome = self.welcome(&service);
         if let Some(conn) = self.conns.get_mut(&number) {
             conn.service = Some(service);
             conn.wants_handover = speaks;
+            conn.wants_lease = wants_lease;
         }
         self.silent.remove(&number);
         self.say(number, "welcome", Some(message.id), welcome);
@@ -461,6 +486,9 @@ impl Desk {
         });
         if spec.fence > 0 {
             welcome["fence"] = spec.fence.into();
+        }
+        if let Some(until) = self.lease {
+            welcome["leaseUntilMs"] = until_ms(until).into();
         }
         if let Some(migration_id) = &self.migration {
             welcome["migrationId"] = migration_id.as_str().into();
@@ -586,6 +614,11 @@ impl Desk {
         let info = RuntimeEvent::Info(kind);
         self.news.tell(&self.spec.start_id, info).await;
     }
+}
+
+/// An instant as a job reads it off the same clock; none for a lease that is kept by a pause.
+fn until_ms(until: Mono) -> Option<u64> {
+    (until != NEVER).then_some(until.0)
 }
 
 fn cut(text: &str) -> &str {

@@ -17,7 +17,7 @@ pub(crate) struct Viewer {
 pub(crate) fn leased_card(bundle_id: &str, port: u16, more: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_greenroom");
     format!(
-        "bundleId: {bundle_id}\npool: local\njobs:\n  - jobName: card\n    lease: {{ttlMs: 2000, \
+        "bundleId: {bundle_id}\npool: local\njobs:\n  - jobName: card\n    jobSocket: true\n    lease: {{ttlMs: 2000, \
          graceMs: 1000}}\n    requirements: {{requiredCapacity: 0.1}}\n    launch:\n      services:\n        - name: card\n          \
          command: {binary} testcard --to 127.0.0.1:{port} --channel {bundle_id} --rate 50 {more}\n          restart: onFailure\n"
     )

@@ -5,6 +5,7 @@
 
 mod absent;
 mod air;
+mod asleep;
 mod audit;
 mod bundles;
 mod control;

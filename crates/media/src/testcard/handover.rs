@@ -77,7 +77,7 @@ impl Desk {
     pub(super) fn connect(path: &Path, service: &str) -> Result<Self, Error> {
         let began = Instant::now();
         loop {
-            match Job::connect_to(path, service, &["handover"]) {
+            match Job::connect_to(path, service, &["handover", "lease"]) {
                 Ok(job) => {
                     let is_target = job.welcome().migration_id.is_some();
                     return Ok(Self { job, is_target });
@@ -88,6 +88,11 @@ impl Desk {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Until when a leased card may send.
+    pub(super) const fn lease_until_ms(&self) -> Option<u64> {
+        self.job.welcome().lease_until_ms
     }
 
     /// The output is held until the source has ended.
@@ -178,6 +183,10 @@ impl Desk {
                 let _ = parts.commands.send(Command::Fence(fence));
                 Ok(())
             }
+            Event::Lease(until_ms) => {
+                let _ = parts.commands.send(Command::Lease(until_ms));
+                Ok(())
+            }
             // The signal that follows a `stopping` ends it.
             _ => Ok(()),
         }
@@ -197,6 +206,11 @@ impl Desk {
             }
             match self.job.reconnect() {
                 Err(Error::Io(_) | Error::Closed) => {}
+                Ok(()) => {
+                    let until_ms = self.job.welcome().lease_until_ms;
+                    let _ = parts.commands.send(Command::Lease(until_ms));
+                    return Ok(());
+                }
                 other => return other,
             }
         }

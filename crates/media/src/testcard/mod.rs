@@ -81,6 +81,8 @@ pub enum State {
     Sending,
     /// In a handover: the other side sends.
     Holding,
+    /// Its lease is over, as far as it knows: another one may send by now.
+    Lapsed,
     /// Fault: packets go out later than due.
     Late,
     /// Fault: nothing is sent.
@@ -271,6 +273,7 @@ pub async fn start(config: Config) -> Result<Testcard, Error> {
         catch_up: config.catch_up,
         progress,
         holds: desk.as_ref().is_some_and(Desk::is_target),
+        until_ms: desk.as_ref().and_then(Desk::lease_until_ms),
         commands: told,
         ended,
     };
@@ -389,6 +392,7 @@ impl fmt::Display for State {
         f.write_str(match self {
             Self::Sending => "sending",
             Self::Holding => "holding",
+            Self::Lapsed => "lapsed",
             Self::Late => "late",
             Self::Black => "black",
             Self::Hung => "hung",

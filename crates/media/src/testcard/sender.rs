@@ -8,6 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{oneshot, watch};
 
 use super::State;
@@ -47,6 +48,8 @@ pub(super) enum Command {
     ResumeOutput { reply: mpsc::Sender<u64> },
     /// Show this fencing number from now on, unless a greater one is shown.
     Fence(u64),
+    /// Send until then at most; none: without end.
+    Lease(Option<u64>),
 }
 
 /// Everything the thread needs; it owns it.
@@ -64,6 +67,8 @@ pub(super) struct Sender {
     pub(super) progress: watch::Sender<Progress>,
     /// The output is held until a command begins it.
     pub(super) holds: bool,
+    /// Under a lease: nothing is sent after it, on the clock since boot that counts sleep too.
+    pub(super) until_ms: Option<u64>,
     /// What it is told. That nobody can tell it anything any more ends it after the packet in hand.
     pub(super) commands: Receiver<Command>,
     pub(super) ended: oneshot::Sender<()>,
@@ -119,8 +124,11 @@ impl Sender {
                     Step::Send { .. } if active.black => self.set_state(State::Black),
                     Step::Send { number, skipped } => {
                         let late = !active.delay.is_zero();
+                        if !self.send(number, skipped, &mut datagram) {
+                            self.set_state(State::Lapsed);
+                            continue;
+                        }
                         self.set_state(if late { State::Late } else { State::Sending });
-                        self.send(number, skipped, &mut datagram);
                         if let Some(waits) = beginning.take() {
                             // Whoever asked may have gone with its connection.
                             let _ = waits.send(number);
@@ -167,6 +175,7 @@ impl Sender {
                     let fence = self.fence;
                     self.progress.send_modify(|progress| progress.fence = fence);
                 }
+                Ok(Command::Lease(until_ms)) => self.until_ms = until_ms,
                 Ok(Command::ResumeOutput { reply }) => {
                     (self.holds, ending) = (false, None);
                     let _ = reply.send(pacer.last(wall_ns));
@@ -178,7 +187,13 @@ impl Sender {
         let _ = self.ended.send(());
     }
 
-    fn send(&self, number: u64, skipped: u64, datagram: &mut Vec<u8>) {
+    fn has_lapsed(&self) -> bool {
+        self.until_ms.is_some_and(|until_ms| boot_ms() >= until_ms)
+    }
+
+    /// False when its lease is over: nothing is sent. A process that is stopped right after that look
+    /// sends this one packet when it is continued; an output that refuses by number refuses it.
+    fn send(&self, number: u64, skipped: u64, datagram: &mut Vec<u8>) -> bool {
         let wall_us = wall_ns() / 1_000;
         let packet = TestPacket {
             ssrc: self.ssrc,
@@ -191,7 +206,11 @@ impl Sender {
         };
         let mut errors = 0;
         let mut last_error = None;
-        if let Err(error) = packet.encode(self.size, datagram) {
+        let encoded = packet.encode(self.size, datagram);
+        if self.has_lapsed() {
+            return false;
+        }
+        if let Err(error) = encoded {
             (errors, last_error) = (1, Some(error.to_string()));
         } else {
             for (target, socket) in &self.targets {
@@ -212,6 +231,7 @@ impl Sender {
                 progress.last_error = last_error;
             }
         });
+        true
     }
 
     fn set_state(&self, state: State) {
@@ -228,6 +248,13 @@ impl Sender {
             std::thread::park();
         }
     }
+}
+
+/// The clock on which leases run.
+fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let part = |value| u64::try_from(value).unwrap_or_default();
+    part(now.tv_sec) * 1_000 + part(now.tv_nsec) / 1_000_000
 }
 
 pub(super) fn wall_ns() -> u64 {

@@ -37,6 +37,8 @@ pub(super) struct Conn {
     /// The service that said hello, once it has.
     pub(super) service: Option<String>,
     pub(super) wants_handover: bool,
+    /// It wants to hear until when it may output.
+    pub(super) wants_lease: bool,
     /// Pings without answer.
     pub(super) unanswered: u32,
     /// A `config` that waits for its answer: its id, and until when.
@@ -70,6 +72,7 @@ impl Conn {
             next_id: 1,
             service: None,
             wants_handover: false,
+            wants_lease: false,
             unanswered: 0,
             configuring: None,
             heard: 0,
