@@ -45,6 +45,10 @@ pub fn of_report(report: &Report) -> String {
     }
     if let Some(migration) = &report.migration {
         of_migration(&mut text, migration);
+        // The entry of a drain says it too.
+        if report.drain.is_none() {
+            of_shares(&mut text, &migration.shares);
+        }
     }
     if let Some(drain) = &report.drain {
         of_drain(&mut text, drain);
@@ -53,7 +57,7 @@ pub fn of_report(report: &Report) -> String {
         sentence(&mut text, &trouble.to_string());
     }
     for domain in &report.shares {
-        let domain = domain_word(*domain);
+        let domain = domain.word();
         line(
             &mut text,
             format_args!(
@@ -189,8 +193,13 @@ fn of_drain(text: &mut String, job: &DrainJob) {
             ),
         );
     }
-    for domain in &job.shares {
-        let domain = domain_word(*domain);
+    of_shares(text, &job.shares);
+}
+
+/// What a job shares with its other copy where it is taken.
+fn of_shares(text: &mut String, shares: &[Domain]) {
+    for domain in shares {
+        let domain = domain.word();
         line(
             text,
             format_args!(
@@ -296,7 +305,7 @@ fn of_decision(text: &mut String, decision: &Decision) {
     }) = decision.degraded()
     {
         for domain in violated {
-            let domain = domain_word(*domain);
+            let domain = domain.word();
             line(
                 text,
                 format_args!(
@@ -310,14 +319,6 @@ fn of_decision(text: &mut String, decision: &Decision) {
                 format_args!("Both copies sit on nodes that the provider may take back."),
             );
         }
-    }
-}
-
-const fn domain_word(domain: Domain) -> &'static str {
-    match domain {
-        Domain::Node => "node",
-        Domain::Az => "availability zone",
-        Domain::Cloud => "cloud",
     }
 }
 

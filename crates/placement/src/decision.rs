@@ -18,6 +18,17 @@ pub enum Domain {
     Cloud,
 }
 
+impl Domain {
+    /// The word for it in a sentence.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Az => "zone",
+            Self::Cloud => "cloud",
+        }
+    }
+}
+
 /// The two copies are less independent than asked for (RESIL-05).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

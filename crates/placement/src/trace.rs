@@ -363,11 +363,7 @@ impl fmt::Display for Detail {
             Self::Domains { violated } => {
                 for (at, domain) in violated.iter().enumerate() {
                     f.write_str(if at == 0 { "same " } else { ", same " })?;
-                    f.write_str(match domain {
-                        Domain::Node => "node",
-                        Domain::Az => "zone",
-                        Domain::Cloud => "cloud",
-                    })?;
+                    f.write_str(domain.word())?;
                 }
                 Ok(())
             }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use greenroom_placement::{Context, Decision, Request, Side, place, place_traced};
+use greenroom_placement::{Context, Decision, Domain, Request, Side, place, place_traced};
 use greenroom_types::call::{Call, StartJob};
 use greenroom_types::node::InstanceKey;
 use greenroom_types::{JobId, MigrationId, NodeId, Payload, Role, Wall};
@@ -85,6 +85,10 @@ pub struct MigrationState {
     /// Why it came to nothing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub abort_reason: Option<String>,
+    /// What the job shares with its other copy where it goes, or went, and what was to be kept apart
+    /// (MIGR-38).
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub shares: Vec<Domain>,
 }
 
 /// One phase and when it was entered.
@@ -238,6 +242,7 @@ impl Policy {
             phase: MigrationPhase::Launching,
             phase_history: Vec::new(),
             abort_reason: None,
+            shares: Vec::new(),
         };
         let migration = Migration {
             state,
@@ -454,6 +459,7 @@ impl Policy {
         self.fleet
             .bind(&job_id, &spot, node_id, gpu_index, Side::MigrationTarget);
         self.relist_if_listed(node_id, &job_id);
+        self.note_shares_of_move(id);
     }
 
     /// Sends the start of the target; its deadline runs from here (MIGR-09, DEC-22).

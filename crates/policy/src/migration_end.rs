@@ -41,6 +41,7 @@ impl Policy {
             self.keep_left(&job_id, &source.node_id, Side::Binding);
         }
         self.fleet.promote(&job_id);
+        self.note_shares_of_move(id);
         self.enter_phase(id, MigrationPhase::Done, out);
         out.callback(Callback::OnMigrationCompleted {
             migration_id: id.clone(),
@@ -94,6 +95,7 @@ impl Policy {
             return;
         };
         migration.state.abort_reason = Some(reason.to_owned());
+        migration.state.shares.clear();
         let (source, target) = (migration.source_key(), migration.target_key());
         let (job_id, start_sent) = (source.job_id.clone(), migration.start_sent);
         let node_id = migration.state.target_node_id.clone();

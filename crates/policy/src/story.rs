@@ -1,9 +1,9 @@
-//! What a drain did to a job: which domains it shares with its other copy where it went (DRAIN-25), and
-//! what happened to it on the way, in order (DRAIN-26).
+//! What a drain or a migration did to a job: which domains it shares with its other copy where it went
+//! (DRAIN-25, MIGR-38), and what happened to it on the way, in order (DRAIN-26).
 
 use greenroom_placement::{Domain, Request, shared_domains};
 use greenroom_types::job::{HistoryKind, StopReason};
-use greenroom_types::{JobId, Millis, NodeId, Wall};
+use greenroom_types::{JobId, MigrationId, Millis, NodeId, Wall};
 
 use crate::drain::{Drain, DrainJob, DrainPhase, DrainStatus};
 use crate::policy::Policy;
@@ -24,6 +24,18 @@ impl Policy {
             && let Some(job) = drain.job(job_id)
         {
             job.shares = shares;
+        }
+    }
+
+    /// Writes into a migration what the job shares with its other copy where it is taken.
+    pub(crate) fn note_shares_of_move(&mut self, id: &MigrationId) {
+        let state = self.migration_by_id(id);
+        let shares = state.and_then(|state| {
+            let node_id = state.target_node_id.as_ref()?;
+            Some(self.shares_at(&state.source_job_id, node_id))
+        });
+        if let Some(migration) = self.migrations.active.get_mut(id) {
+            migration.state.shares = shares.unwrap_or_default();
         }
     }
 

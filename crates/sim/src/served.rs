@@ -128,7 +128,8 @@ fn tags() -> Value {
 
 fn drain() -> Value {
     let job = fields(
-        "jobId:job status:drainStatus migrationId strategy:strategy insteadOf:strategy reason",
+        "jobId:job status:drainStatus migrationId strategy:strategy insteadOf:strategy reason \
+         shares:domain*",
     );
     with(
         "nodeId:node phase:drainPhase started:when timeoutMs:whole force:flag reason:drainReason \
@@ -140,7 +141,8 @@ fn drain() -> Value {
 fn migration() -> Value {
     with(
         "migrationId sourceJobId:job strategy:strategy sourceRole:role targetRole:role \
-         sourceNodeId:node targetNodeId:node startedAt:when phase:migrationPhase abortReason",
+         sourceNodeId:node targetNodeId:node startedAt:when phase:migrationPhase abortReason \
+         shares:domain*",
         json!({"phaseHistory": list(fields("phase:migrationPhase at:when"))}),
     )
 }

@@ -13,7 +13,7 @@ use greenroom_sdk::types::{JobId, Millis, NodeId};
 
 use super::control::{Control, lost};
 use super::media::duration;
-use super::migrate::ChangeOver;
+use super::migrate::{ChangeOver, to_other_copy};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, say, word};
 
@@ -165,21 +165,7 @@ fn instead(job: &DrainJob) -> String {
 
 /// What a job shares with its other copy where it goes, or went (DRAIN-25).
 fn beside(job: &DrainJob) -> String {
-    let words = |domain: &Domain| match domain {
-        Domain::Node => "node",
-        Domain::Az => "zone",
-        Domain::Cloud => "cloud",
-    };
-    match job.shares.as_slice() {
-        [] => String::new(),
-        shares => {
-            let shares = shares.iter().map(words).collect::<Vec<_>>();
-            format!(
-                ", to the {} of its other copy, which was to be avoided",
-                shares.join(" and ")
-            )
-        }
-    }
+    to_other_copy(&job.shares).map_or_else(String::new, |words| format!(", {words}"))
 }
 
 /// Copies that are less apart at the end of a drain than was asked for: said beside the good news.

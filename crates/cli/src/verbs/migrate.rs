@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use greenroom_auto::{Clock, SystemClock};
 use greenroom_console::client::ClientError;
+use greenroom_placement::Domain;
 use greenroom_policy::migration::{MigrateOptions, MigrationPhase, MigrationState, Strategy};
 use greenroom_policy::{ApiAnswer, ApiCall, Callback};
 use greenroom_sdk::types::{JobId, MigrationId, NodeId, Wall};
@@ -118,10 +119,19 @@ impl Migrate {
             return Err(Failure::failed("the control plane gave no migration"));
         };
         let output = Output { json: self.json };
-        let told = serde_json::json!({"jobId": self.job, "migrationId": migration_id});
+        let known = client.migrations().await;
+        let mut all = known.iter().flatten();
+        let begun = all.find(|it| it.migration_id == migration_id);
+        let mut shares = begun.map_or_else(Vec::new, |state| state.shares.clone());
+        let mut told = serde_json::json!({"jobId": self.job, "migrationId": migration_id});
+        if !shares.is_empty() {
+            told["shares"] = serde_json::json!(shares);
+        }
         output.either(&told, || {
             format!("job {} is moving (migration {migration_id})", self.job)
         })?;
+        known.map_err(|error| lost(&error))?;
+        self.warn_of_copies(&shares);
         let Some(steps) = &mut steps else {
             return Ok(());
         };
@@ -149,6 +159,11 @@ impl Migrate {
             } else {
                 say(&format!("{}: {}", self.job, word(&state.phase)));
             }
+            // The other copy, or what is known of the place, may have changed meanwhile.
+            if state.shares.iter().any(|domain| !shares.contains(domain)) {
+                shares.clone_from(&state.shares);
+                self.warn_of_copies(&shares);
+            }
             match state.phase {
                 MigrationPhase::Done => {
                     let node_id = state.target_node_id.unwrap_or_default();
@@ -168,6 +183,24 @@ impl Migrate {
             }
         }
     }
+}
+
+impl Migrate {
+    /// Copies that are less apart than was asked for; JSON has it as `shares` (MIGR-38).
+    fn warn_of_copies(&self, shares: &[Domain]) {
+        if let Some(words) = to_other_copy(shares).filter(|_| !self.json) {
+            say(&format!("warning: {} goes {words}", self.job));
+        }
+    }
+}
+
+/// Where a job goes that shares this with its other copy (DRAIN-25, MIGR-38); none where nothing.
+pub(super) fn to_other_copy(shares: &[Domain]) -> Option<String> {
+    let shares: Vec<&str> = shares.iter().map(|domain| domain.word()).collect();
+    (!shares.is_empty()).then(|| {
+        let shares = shares.join(" and ");
+        format!("to the {shares} of its other copy, which was to be avoided")
+    })
 }
 
 // === impl AbortMigration ===
@@ -228,7 +261,10 @@ fn table(migrations: &[MigrationState], now: Wall) -> String {
             age(now.since(it.started_at)),
             it.source_node_id.to_string(),
             target.unwrap_or_else(|| "-".to_owned()),
-            it.abort_reason.clone().unwrap_or_default(),
+            it.abort_reason
+                .clone()
+                .or_else(|| to_other_copy(&it.shares))
+                .unwrap_or_default(),
         ]);
     }
     table.render()
@@ -266,6 +302,7 @@ mod tests {
             phase,
             phase_history: Vec::new(),
             abort_reason: over.then(|| "the target failed".to_owned()),
+            shares: Vec::new(),
         }
     }
 
@@ -296,6 +333,13 @@ mod tests {
             ]
         );
         assert!(told.contains("the target failed"), "{told}");
+        let mut beside = migration("beside", MigrationPhase::Done, 0);
+        beside.shares = vec![Domain::Node, Domain::Az];
+        let told = table(&[beside], Wall(0));
+        assert!(
+            told.contains("to the node and zone of its other copy"),
+            "{told}"
+        );
         assert!(table(&[], Wall(0)).contains("no migration"));
         assert_eq!(age(-5), "0s");
     }

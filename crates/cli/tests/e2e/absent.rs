@@ -1,4 +1,5 @@
-//! Servers that are registered and switched off, and waits for what does not come.
+//! Servers that are registered and switched off, waits for what does not come, and copies that come
+//! together.
 
 use serde_json::json;
 
@@ -135,5 +136,37 @@ fn a_drain_tells_which_copies_it_brought_together_and_why_tells_of_the_drain() {
         let at = at.unwrap_or_else(|| panic!("{part:?} is not there, in order: {why}"));
         rest = &rest[at..];
     }
+    up.end();
+}
+
+// spec: MIGR-38
+#[test]
+fn a_migration_to_the_node_of_the_other_copy_is_warned_of() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    let pair = format!(
+        "resiliencePolicy: {{sameNode: forbid}}\n{}",
+        sleeping("pair", &["a"])
+    );
+    up.file("pair.yaml", pair);
+    up.run(&["apply", "-f", "pair.yaml", "--wait"]).ok();
+    let from = up.job("pair.0.a")["node"].as_str().unwrap().to_owned();
+    let to = up.job("pair.1.a")["node"].as_str().unwrap().to_owned();
+    let warning = "warning: pair.0.a goes to the node of its other copy, which was to be avoided";
+    let moved = up.run(&["migrate", "pair.0.a", "--to", &to, "--wait"]).ok();
+    assert_eq!(moved.stderr.matches(warning).count(), 1, "{moved:#?}");
+    let listed = up.run(&["migrations"]).ok().stdout;
+    assert!(listed.contains("to the node of its other copy"), "{listed}");
+
+    let back = ["migrate", "pair.0.a", "--to", &from, "--wait"];
+    let moved = up.run(&back).ok();
+    assert!(!moved.stderr.contains("warning"), "{moved:#?}");
+    let again = ["migrate", "pair.0.a", "--to", &to, "--wait", "--json"];
+    let moved = up.run(&again).ok();
+    let lines = moved.json_lines();
+    for line in [lines.first(), lines.last()] {
+        assert_eq!(line.unwrap()["shares"], json!(["sameNode"]), "{lines:#?}");
+    }
+    assert!(!moved.stderr.contains("warning"), "{moved:#?}");
     up.end();
 }

@@ -106,6 +106,7 @@ fn a_migration_is_told_while_it_lasts_and_when_it_came_to_nothing() {
             at: Wall(1_000),
         }],
         abort_reason: None,
+        shares: Vec::new(),
     };
     let told = |migration: &MigrationState| {
         of_report(&Report {
@@ -116,6 +117,11 @@ fn a_migration_is_told_while_it_lasts_and_when_it_came_to_nothing() {
     let words = told(&migration);
     let moving = "It is moving to node n2 (migration m1): it was told to stop here.";
     assert!(words.contains(moving), "{words}");
+    migration.shares = vec![Domain::Az];
+    let words = told(&migration);
+    let beside = "Where it goes it shares the zone with the other copy, which was to be avoided.";
+    assert!(words.contains(beside), "{words}");
+    migration.shares.clear();
     migration.phase = MigrationPhase::Aborted;
     migration.abort_reason = Some("the target failed".to_owned());
     let words = told(&migration);

@@ -1,11 +1,11 @@
-//! What a drain says of the jobs that it moved or took down (DRAIN-25, DRAIN-26).
+//! What a drain or a migration says of the jobs that it moved or took down (DRAIN-25, DRAIN-26, MIGR-38).
 
 use greenroom_placement::Domain;
-use greenroom_policy::ApiCall;
 use greenroom_policy::drain::{DrainJob, DrainOptions, DrainStatus};
-use greenroom_policy::migration::Strategy;
+use greenroom_policy::migration::{MigrateOptions, MigrationPhase, Strategy};
+use greenroom_policy::{ApiAnswer, ApiCall};
 use greenroom_types::job::StopReason;
-use greenroom_types::{Millis, NodeId, StartId};
+use greenroom_types::{MigrationId, Millis, NodeId, StartId};
 use serde_json::json;
 
 use crate::world::{World, bundle, fixed, job};
@@ -77,6 +77,61 @@ fn a_drain_says_which_copies_it_brings_together() {
     w.joins("o", 4.0);
     drain(&mut w, "m", DrainOptions::default());
     assert!(entry(&w, "m", "a.0.e").shares.is_empty());
+}
+
+fn begin(w: &mut World, target: Option<&str>) -> MigrationId {
+    let target_node_id = target.map(|target| w.long(target));
+    let id = w.api(ApiCall::MigrateJob {
+        job_id: "a.0.e".into(),
+        options: MigrateOptions {
+            strategy: Strategy::Overlap,
+            target_node_id,
+            ..MigrateOptions::default()
+        },
+    });
+    match &w.results[&id] {
+        Ok(ApiAnswer::Migration(id)) => id.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+// spec: MIGR-38
+#[test]
+fn a_migration_says_which_copies_it_brings_together() {
+    let mut w = apart();
+    w.joins("o", 4.0);
+    let (_, source) = w.last_start("a.0.e");
+    let shares = |w: &World, id| w.policy.migration_by_id(id).unwrap().shares.clone();
+    let why = |w: &World| w.policy.explain(&"a.0.e".into());
+
+    // Left to the policy they stay apart, and nothing is said.
+    let id = begin(&mut w, None);
+    assert_eq!(shares(&w, &id), []);
+    take_back(&mut w, &id);
+
+    // The node that is asked for is obeyed, and what that means is told.
+    let id = begin(&mut w, Some("n"));
+    assert_eq!(shares(&w, &id), [Domain::Node]);
+    assert_eq!(why(&w).migration.unwrap().shares, [Domain::Node]);
+    w.moves_over("a.0.e", &source, "m");
+    let done = w.policy.migration_by_id(&id).unwrap();
+    assert_eq!(done.phase, MigrationPhase::Done);
+    assert_eq!(shares(&w, &id), [Domain::Node]);
+    assert_eq!(why(&w).shares, [Domain::Node]);
+
+    let mut w = apart();
+    let id = begin(&mut w, None);
+    assert_eq!(shares(&w, &id), [Domain::Node], "there is no other node");
+    take_back(&mut w, &id);
+    assert_eq!(shares(&w, &id), []);
+}
+
+fn take_back(w: &mut World, id: &MigrationId) {
+    let call = w.api(ApiCall::AbortMigration {
+        migration_id: id.clone(),
+        reason: "not now".to_owned(),
+    });
+    assert!(w.results[&call].is_ok());
 }
 
 // spec: DRAIN-26
