@@ -5,7 +5,7 @@
 use std::fmt;
 
 use greenroom_types::inventory::DiskRoom;
-use greenroom_types::{NodeId, PoolName, TierName};
+use greenroom_types::{NodeId, PoolName, TierName, tree};
 use serde::{Deserialize, Serialize};
 
 use crate::decision::Domain;
@@ -378,7 +378,7 @@ impl fmt::Display for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rounded = (self.0 * 1e6).round() / 1e6;
         // Takes the sign off a negative zero.
-        write!(f, "{}", rounded + 0.0)
+        f.write_str(&tree::number(rounded + 0.0))
     }
 }
 

@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 /// Letters of a text that are shown in a message.
 const SHOWN: usize = 60;
 
+/// From here on a number is told by its size and not by all of its digits.
+const HUGE: f64 = 1e15;
+
 /// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -65,6 +68,14 @@ pub fn found(value: &Value) -> String {
         Value::String(text) => quoted(text),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a mapping".to_owned(),
+    }
+}
+
+/// A number as somebody would write it: one that is huge without a row of zeros.
+pub fn number(value: f64) -> String {
+    match value.abs() >= HUGE {
+        true => format!("{value:e}"),
+        false => value.to_string(),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use greenroom_types::Millis;
 use greenroom_types::id::{IdError, TemplateName};
+use greenroom_types::{Millis, tree};
 use serde_json::{Map, Value};
 
 use super::{Fault, FaultCode, words};
@@ -265,10 +265,11 @@ impl<'a> Node<'a> {
         let n = self.number(key, zero, faults)?;
         let ms = (n * 1000.0).ceil();
         if ms > MILLIS_MAX {
+            let found = self.raw(key).map_or_else(String::new, tree::found);
             faults.add(
                 FaultCode::InvalidNumber,
                 &path,
-                format!("{n} s is longer than a hundred years"),
+                format!("{found} s is longer than a hundred years"),
             );
             return None;
         }

@@ -53,17 +53,16 @@ impl Found<'_> {
 
 /// The one line of a report begins with the name.
 pub(super) fn of_name(name: &str, faults: &mut Vec<Fault>) {
+    faults.extend(fault_of_name(name).map(|message| Fault::new("name", message)));
+}
+
+/// What is wrong with the name of a scenario, if anything.
+pub fn fault_of_name(name: &str) -> Option<String> {
     if name.chars().any(char::is_control) {
-        faults.push(Fault::new(
-            "name",
-            "a name is one line of text without control characters",
-        ));
+        return Some("a name is one line of text without control characters".to_owned());
     }
     let length = name.chars().count();
-    if length > NAME {
-        let message = format!("the name has {length} characters; at most {NAME} are read");
-        faults.push(Fault::new("name", message));
-    }
+    (length > NAME).then(|| format!("the name has {length} characters; at most {NAME} are read"))
 }
 
 /// Requirement ids that a file checks.
@@ -397,12 +396,18 @@ fn amount(found: &mut Found<'_>, path: &str, key: &str, value: f64) {
     if !value.is_finite() || value < 0.0 {
         found.add(
             format!("{path}.{key}"),
-            format!("{value} is no {key}: write 0 or more"),
+            format!(
+                "{} is no {key}: write 0 or more",
+                greenroom_types::tree::number(value)
+            ),
         );
     } else if value > MOST {
         found.add(
             format!("{path}.{key}"),
-            format!("{value:e} is more than any machine has"),
+            format!(
+                "{} is more than any machine has",
+                greenroom_types::tree::number(value)
+            ),
         );
     }
 }

@@ -207,3 +207,18 @@ fn a_known_key_is_listed_once() {
         "unknown key \"x\"; no key is known here"
     );
 }
+
+#[test]
+fn a_huge_number_is_no_row_of_zeros() {
+    let cases = [
+        (0.0, "0"),
+        (-0.25, "-0.25"),
+        (1_000_000.0, "1000000"),
+        (1e300, "1e300"),
+        (-2.5e18, "-2.5e18"),
+        (f64::INFINITY, "inf"),
+    ];
+    for (value, words) in cases {
+        assert_eq!(number(value), words);
+    }
+}
