@@ -397,6 +397,21 @@ fn an_event_that_cannot_happen_fails_with_its_step() {
             "@chan/0/encode is cut off already",
         ),
         ("partition: '@chan/0/encode'", "heal: m", "m is not cut off"),
+        (
+            "nodeDies: n",
+            "nodeDies: n",
+            "n does not run, so it cannot die",
+        ),
+        (
+            "nodeDies: n",
+            "nodeStopping: {node: n}",
+            "n does not run, so it cannot die",
+        ),
+        (
+            "nodeStopped: n",
+            "nodeStopped: n",
+            "n does not run, so it cannot die",
+        ),
     ] {
         let failure = fail(&format!("  - {first}\n  - {again}\n"));
         assert_eq!(failure.step, Some(1));

@@ -31,8 +31,7 @@ impl World {
             Action::NodeStopped(node) => self.stopped(node),
             Action::NodeDies(node) => {
                 let node_id = self.known(node)?;
-                self.dies(&node_id);
-                Ok(())
+                self.dies(node, &node_id)
             }
             Action::Inventory(change) => self.changes(change),
             Action::SetTags { node, tags } => self.set_tags(node, tags),
@@ -229,10 +228,16 @@ impl World {
     }
 
     /// The worker is gone at once and the Manager gives the node up without waiting.
-    fn dies(&mut self, node_id: &NodeId) {
+    fn dies(&mut self, node: &NodeRef, node_id: &NodeId) -> Deed {
+        let runs = self.workers.get(node_id).is_some_and(|worker| worker.up);
+        let before = self.ledger.seq();
         self.unplug(node_id);
         self.drop_line(node_id);
         self.link(node_id, Link::GraceOver);
+        if runs || self.ledger.seq() != before {
+            return Ok(());
+        }
+        Err(Stuck(format!("{node} does not run, so it cannot die")))
     }
 
     fn stopping(&mut self, node: &NodeRef, reason: Option<NodeStoppingReason>) -> Deed {
@@ -244,7 +249,7 @@ impl World {
             .node(&node_id)
             .is_some_and(greenroom_ledger::Node::is_elastic);
         match reason {
-            NodeStoppingReason::HealthPingTimeExceeded => self.dies(&node_id),
+            NodeStoppingReason::HealthPingTimeExceeded => self.dies(node, &node_id)?,
             NodeStoppingReason::PendingTimeExceeded => self.link(&node_id, Link::PendingOver),
             NodeStoppingReason::StartupTimeExceeded => self.link(&node_id, Link::StartupOver),
             NodeStoppingReason::InitialisationHealthPingTimeExceeded => {
@@ -298,7 +303,7 @@ impl World {
             return Ok(());
         }
         if self.state(&node_id) != Some(NodeState::Stopping) {
-            self.dies(&node_id);
+            self.dies(node, &node_id)?;
         }
         self.link(&node_id, Link::KeepaliveOver);
         Ok(())
