@@ -269,7 +269,9 @@ pub(crate) fn checked_settings(
         path: fault.path.clone(),
         message: format!("{} ({})", fault.message, fault.code.name()),
     });
-    Err(refuse(problems.collect()))
+    let mut problems: Vec<Problem> = problems.collect();
+    problems.sort_by_key(|problem| problem.position);
+    Err(refuse(problems))
 }
 
 // === impl Run ===

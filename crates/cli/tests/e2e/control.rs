@@ -45,6 +45,12 @@ fn all_faults_of_the_settings_are_told_at_their_places() {
             None => panic!("no {code} at {place} in {text}"),
         }
     };
+    let line = |told: &str| -> u64 {
+        let rest = told.trim_start_matches(name).trim_start_matches(':');
+        rest.split(':').next().unwrap().parse().expect(told)
+    };
+    let order: Vec<u64> = text.lines().map(line).collect();
+    assert!(order.is_sorted(), "{text}");
     at("2:1: maxRestartPerHour", "unknownKey");
     at("7:9: placementPools[0].tiers[1].name", "duplicateTier");
     at("7:9: placementPools[0].tiers[1].region", "regionMissing");
