@@ -35,6 +35,7 @@ use crate::outbox::Outbox;
 use crate::record::Recorder;
 use crate::run::{End, lock};
 use crate::said::Said;
+use crate::unconfigured::Unconfigured;
 
 /// Inputs that wait to be handled. A full channel holds the feeds back; API calls are refused.
 pub(crate) const INPUTS: usize = 4096;
@@ -111,6 +112,7 @@ pub(crate) struct Driver<L> {
     /// Calls that are answered when what they did is kept.
     keeping: BTreeSet<ApiId>,
     said: Said,
+    unconfigured: Unconfigured,
     /// Inputs that arrived before the timer that is due, still to be handled.
     before_timer: Option<usize>,
     closing: Option<Closing>,
@@ -140,6 +142,7 @@ impl<L: Line> Driver<L> {
         let (listeners, _) = broadcast::channel(listen::BUFFER);
         let (phase, phases) = watch::channel(InstancePhase::Hydrating);
         let (end, ended) = watch::channel(None);
+        let unconfigured = Unconfigured::of(&parts.settings);
         let shared = Arc::new(Shared {
             policy: RwLock::new(parts.policy),
             clock: parts.clock,
@@ -172,6 +175,7 @@ impl<L: Line> Driver<L> {
             unkept: Arc::default(),
             keeping: BTreeSet::new(),
             said: Said::default(),
+            unconfigured,
             before_timer: None,
             closing: None,
             phase,
@@ -471,6 +475,7 @@ impl<L: Line> Driver<L> {
             let now = self.now().mono;
             self.said.warn(now, error);
         }
+        self.unconfigured.look(&callback);
         let callbacks = Arc::clone(&self.callbacks);
         let result = guarded(|| callbacks.on_callback(&callback));
         let is_on_error = matches!(callback, Callback::OnError(_));

@@ -30,6 +30,7 @@ mod said;
 mod seat;
 mod settings;
 mod supervise;
+mod unconfigured;
 
 pub use callbacks::{CallbackResult, Callbacks, NoCallbacks, Rejection, Spot, callback_name};
 pub use checks::Checks;

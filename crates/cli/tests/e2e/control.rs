@@ -200,6 +200,28 @@ async fn a_control_plane_of_its_own_places_jobs() {
         told["seat"],
         serde_json::json!({"role": "active", "turn": 1})
     );
+    // What is in a pool that the settings lack is told, once.
+    for (id, words) in [("older", "bundle older"), ("oldest", "bundle oldest")] {
+        std::fs::write(
+            &bundle,
+            sleeping(id, &["a"]).replace("pool: local", &format!("pool: of-{id}")),
+        )
+        .unwrap();
+        for job in ["a", "b"] {
+            let text = std::fs::read_to_string(&bundle).unwrap();
+            std::fs::write(
+                &bundle,
+                text.replace("jobName: a", &format!("jobName: {job}")),
+            )
+            .unwrap();
+            let file = bundle.to_str().unwrap();
+            run(&["apply", "--skip-validation", "--manager", &url, "-f", file]).ok();
+        }
+        control.until_said(words);
+    }
+    let said = control.said();
+    let told = said.matches("is in pool \"of-older\", which the settings do not have");
+    assert_eq!(told.count(), 1, "{said}");
     // A terminal that is closed ends it in order: nobody has to wait for its seat.
     control.signal(Signal::HUP);
     control.ended().ok();
