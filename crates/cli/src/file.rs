@@ -1,20 +1,36 @@
 //! Files that are written whole or not at all: a disk that is full leaves no half of one, and what was
 //! there before stays until it is replaced.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Writes a file in the place of what is there, if anything. A device or a pipe is written to as it is.
-pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+/// Writes a file in the place of what is there, if anything; who may read that may go on to. A device or
+/// a pipe is written to as it is.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match path.metadata().ok().filter(Metadata::is_file) {
+        None => put(path, 0o644, |file| file.write_all(bytes)),
+        Some(there) => put(path, 0o600, |file| {
+            file.set_permissions(there.permissions())?;
+            file.write_all(bytes)
+        }),
+    }
+}
+
+/// The same for its owner alone, whoever may read what is there.
+pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put(path, 0o600, |file| file.write_all(bytes))
+}
+
+fn put(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let is_none_or_file = |path: &Path| path.metadata().map_or(true, |it| it.is_file());
     if !is_none_or_file(path) {
-        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
+        return write(&mut OpenOptions::new().write(true).open(path)?);
     }
     // What a link leads to is replaced, not the link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    replace(&path, mode, |file| file.write_all(bytes))
+    replace(&path, mode, write)
 }
 
 /// Writes a file that was not there.
@@ -56,7 +72,8 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 
@@ -86,7 +103,7 @@ mod tests {
         make(&new, 0o600, full).expect_err("it is full");
         assert_eq!(std::fs::read_to_string(&old).expect("a text"), "before");
         assert_eq!(names(folder.path()), ["old"]);
-        let told = write(Path::new("/dev/full"), b"text", 0o644).expect_err("it is full");
+        let told = write(Path::new("/dev/full"), b"text").expect_err("it is full");
         assert_eq!(told.kind(), io::ErrorKind::StorageFull);
     }
 
@@ -96,12 +113,28 @@ mod tests {
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         std::fs::write(&file, "before").expect("a file");
         std::os::unix::fs::symlink(&file, &link).expect("a link");
-        write(&link, b"after", 0o600).expect("written");
+        write(&link, b"after").expect("written");
         assert_eq!(std::fs::read_to_string(&file).expect("a text"), "after");
-        let mode = file.metadata().expect("it is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
         assert!(link.symlink_metadata().expect("there").is_symlink());
         write_new(&file, b"again", 0o600).expect_err("it is there");
         assert_eq!(names(folder.path()), ["file", "link"]);
+    }
+
+    // spec: SCEN-12
+    #[test]
+    fn who_may_read_a_file_may_read_what_takes_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let mode = || file.metadata().expect("it is there").mode() & 0o777;
+        for kept in [0o600, 0o640, 0o664] {
+            std::fs::write(&file, "before").expect("a file");
+            std::fs::set_permissions(&file, Permissions::from_mode(kept)).expect("it is mine");
+            write(&file, b"after").expect("written");
+            assert_eq!(mode(), kept);
+        }
+        write_secret(&file, b"secret").expect("written");
+        assert_eq!(mode(), 0o600, "a secret is its owner's");
+        write(&file, b"after").expect("written");
+        assert_eq!(mode(), 0o600);
     }
 }

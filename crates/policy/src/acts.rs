@@ -71,7 +71,7 @@ pub struct KeptDrain {
 }
 
 /// What the policy remembers for this.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ActsRecord {
     /// Something may have to be kept anew.
     pub(crate) changed: bool,
@@ -413,7 +413,7 @@ impl Policy {
 }
 
 /// What is taken up once the replay is over.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Restored {
     drains: Vec<(NodeId, KeptDrain)>,
     /// Why the kept list of hot spares holds no more.

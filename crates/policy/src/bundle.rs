@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use crate::stop_time::TaggedStop;
 
 /// One bundle, from the first mention of it or of one of its jobs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BundleRecord {
     /// The last the stream said of it; none: not known (LAUNCH-11).
     pub(crate) status: Option<Arc<BundleStatus>>,

@@ -49,7 +49,7 @@ pub(crate) enum Purpose {
 }
 
 /// Calls under way.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
     next: u64,
     under_way: BTreeMap<CallId, Purpose>,

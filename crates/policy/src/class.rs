@@ -23,7 +23,7 @@ pub(crate) enum Class {
 }
 
 /// What decides whether there is a place at all for a job that no rule ties to others.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Question {
     pool: PoolName,
     /// Bits of the numbers: equal needs, equal bits.

@@ -126,7 +126,7 @@ pub struct DrainOptions {
 }
 
 /// One drain, under way or ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Drain {
     pub(crate) state: DrainState,
     pub(crate) options: DrainOptions,

@@ -20,7 +20,7 @@ use crate::stream::{log_skipped, pause};
 use crate::timer::{Due, Timer};
 
 /// What came with the snapshot, in its order (HYDR-03).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     jobs: Vec<JobId>,
     nodes: Vec<NodeId>,

@@ -16,7 +16,7 @@ use crate::lease_wait::HeldBack;
 use crate::pending::Entry;
 
 /// One job. What few jobs have, or only for a while, is boxed (PERF-03).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct JobRecord {
     /// The last the stream said of it. Written by the stream alone.
     pub(crate) seen: Arc<JobWithHistory>,

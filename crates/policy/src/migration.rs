@@ -172,7 +172,7 @@ impl MigrationRefusal {
 }
 
 /// One migration under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Migration {
     pub(crate) state: MigrationState,
     pub(crate) options: MigrateOptions,
@@ -195,7 +195,7 @@ pub(crate) struct Migration {
 }
 
 /// All migrations: those under way, and the last ones that ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Migrations {
     pub(crate) active: BTreeMap<MigrationId, Migration>,
     pub(crate) ended: VecDeque<MigrationState>,

@@ -28,7 +28,7 @@ const SWEEP_MIN: Millis = Millis(10_000);
 const SWEEP_MAX: Millis = Millis(300_000);
 
 /// One node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct NodeRecord {
     /// Written by the stream, and by this policy for a node it asked for.
     pub(crate) metadata: Arc<NodeMetadata>,

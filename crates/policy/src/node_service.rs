@@ -33,7 +33,7 @@ pub(crate) fn is_service(job: &Job) -> bool {
 }
 
 /// Where services are, and what a pass is to look at.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Services {
     /// The next pass looks at every node.
     all: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Services {
 }
 
 /// One instance.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Placed {
     job_id: JobId,
     /// Its job is there: a start was sent.

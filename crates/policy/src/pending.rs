@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 }
 
 /// The jobs to be placed, and which of them this input tries.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     all: BTreeMap<PendingKey, Class>,
     by_class: BTreeMap<Class, BTreeSet<PendingKey>>,

@@ -32,7 +32,7 @@ use crate::spare::Spares;
 use crate::timer::{Deadline, Due, Timer, TimerTable};
 
 /// The AutoManager core.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     pub(crate) settings: Settings,
     pub(crate) ids: IdSource,
@@ -78,14 +78,14 @@ pub struct Policy {
 }
 
 /// What a close waits for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Closing {
     calls: BTreeSet<CallId>,
     error: Option<String>,
 }
 
 /// How far an instance has come.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Phase {
     /// The snapshot is being received; API calls wait for its end (HYDR-04).
     Snapshot {

@@ -20,7 +20,7 @@ use crate::policy::Policy;
 const BATCH_MAX: usize = 64;
 
 /// Nodes to look at, what waits for its turn, what is under way.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Prefetch {
     /// A pass runs at the end of this input.
     due: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Prefetch {
 }
 
 /// What one node pulls, and will pull.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Pull {
     /// The next batch, perhaps more than one takes.
     next: Vec<String>,
@@ -43,7 +43,7 @@ struct Pull {
 }
 
 /// A batch under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Batch {
     seq: u64,
     refs: Vec<String>,

@@ -47,7 +47,7 @@ pub(crate) enum Wanted {
 }
 
 /// How a tier delivers (PROV-12).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TierRecord {
     pub(crate) state: TierState,
     /// A failure that no time can cure was told; not again until the tier delivers.

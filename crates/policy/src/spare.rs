@@ -26,7 +26,7 @@ use crate::settings::{
 use crate::timer::{Due, Timer};
 
 /// What the reconciler keeps besides the nodes themselves.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Spares {
     /// A pass runs at the end of this input (SPARE-06).
     pub(crate) due: bool,

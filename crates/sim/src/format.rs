@@ -16,6 +16,8 @@ mod settings;
 pub mod span;
 mod written;
 
+pub use meaning::fault_of_name;
+
 use std::collections::BTreeMap;
 
 use greenroom_manifest::{Locations, Problem};
@@ -161,6 +163,18 @@ impl Scenario {
         })
     }
 
+    /// What its steps say that means nothing, by step.
+    pub(crate) fn senseless_steps(&self) -> BTreeMap<usize, Vec<String>> {
+        let mut steps: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for fault in meaning::faults(self) {
+            if let Some(step) = step_of(&fault.path) {
+                let message = written::on_one_line(&fault.message, WORDS);
+                steps.entry(step).or_default().push(message);
+            }
+        }
+        steps
+    }
+
     /// Ids of all requirements that it names.
     pub fn spec_ids(&self) -> impl Iterator<Item = &str> {
         self.spec.iter().map(String::as_str)
@@ -231,6 +245,12 @@ impl Fault {
             message: message.into(),
         }
     }
+}
+
+/// Number of the step that a path is in.
+pub(crate) fn step_of(path: &str) -> Option<usize> {
+    let rest = path.strip_prefix("steps[")?;
+    rest.split_once(']')?.0.parse().ok()
 }
 
 /// Reads a tree. What can be read and means nothing is put to `senseless`.

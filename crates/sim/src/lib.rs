@@ -18,7 +18,7 @@ mod view;
 mod world;
 
 pub use expect::Mismatch;
-pub use format::{Problems, Scenario, schema::schema};
+pub use format::{Problems, Scenario, fault_of_name, schema::schema};
 pub use log::Keep;
 pub use record::{Recorded, Recording, recorded};
 pub use run::{Failure, Observer, Options, Outcome, Run, check_file, run_file, run_observed};

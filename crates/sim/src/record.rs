@@ -4,18 +4,22 @@
 //! taken out and told: the real fleet was slower or quicker somewhere than the simulated one. So the
 //! file that is left can be played, and says what it leaves out.
 
+mod play;
 mod words;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use greenroom_types::Wall;
 use serde_json::{Map, Value, json};
 
 use crate::explore::fleet::Head;
 use crate::explore::write;
-use crate::format::Problems;
 use crate::format::span::Span;
-use crate::run::{Options, Outcome, run_file};
+use crate::format::{Problems, step_of};
+use crate::run::Observer;
+use play::{Difference, Unplayed, Why};
 
 /// Steps that are taken out at most; a recording that differs more says nothing.
 const TAKEN_OUT: usize = 200;
@@ -56,21 +60,27 @@ pub struct Recorded {
     pub left_out: Vec<String>,
 }
 
-/// Writes a recording as a scenario that plays.
+/// Writes a recording as a scenario that plays, before somebody who looks on while it is tried.
 ///
 /// # Errors
 /// Why it cannot be played at all.
-pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
+pub fn recorded(
+    mut recording: Recording,
+    observer: Option<Box<dyn Observer>>,
+) -> Result<Recorded, String> {
+    let observer = observer.map(|observer| Rc::new(RefCell::new(observer)));
     let mut left_out = std::mem::take(&mut recording.left_out);
     words::as_a_file_says_it(&mut recording);
     for step in &mut recording.steps {
         let at = step["at"].as_u64().unwrap_or_default();
         step["at"] = Span(at).to_string().into();
     }
-    for _ in 0..=TAKEN_OUT {
+    let mut taken_out = 0;
+    loop {
         let text = file(&recording, &left_out);
-        let failure = match run_file(&recording.name, &text, Options::default()).outcome {
-            Outcome::Ok => {
+        let name = &recording.name;
+        match play::through(name, &text, observer.as_ref(), taken_out, TAKEN_OUT) {
+            Ok(differences) if differences.is_empty() => {
                 let is_expected = |step: &&Value| step.get("expect").is_some();
                 return Ok(Recorded {
                     text,
@@ -79,29 +89,31 @@ pub fn recorded(mut recording: Recording) -> Result<Recorded, String> {
                     left_out,
                 });
             }
-            Outcome::Unreadable(problems) => {
+            Ok(differences) => {
+                let mut gone = BTreeSet::new();
+                for Difference { step, why } in differences {
+                    left_out.push(format!("{}, for {why}", recording.steps[step]));
+                    taken_out += usize::from(matches!(why, Why::Differs(_)));
+                    gone.insert(step);
+                }
+                let mut numbers = 0..;
+                let is_gone = |at: usize| gone.contains(&at);
+                recording
+                    .steps
+                    .retain(|_| !numbers.next().is_some_and(is_gone));
+            }
+            Err(Unplayed::Unreadable(problems)) => {
+                taken_out += 1;
                 take_out(&problems, &mut recording.steps, &mut left_out)?;
-                continue;
             }
-            Outcome::Fail(failure) => failure,
-        };
-        let told = failure
-            .mismatches
-            .iter()
-            .map(|it| format!("expected {}, found {}", it.expected, it.found));
-        let words: Vec<String> = told.collect();
-        let words = words.join("; ");
-        match failure.step {
-            Some(at) if at < recording.steps.len() => {
-                let step = recording.steps.remove(at);
-                left_out.push(format!("{step}, for in virtual time: {words}"));
-            }
-            _ => return Err(words),
+            Err(Unplayed::Stuck(words)) => return Err(words),
+        }
+        if taken_out > TAKEN_OUT {
+            return Err(format!(
+                "more than {TAKEN_OUT} steps go differently in virtual time"
+            ));
         }
     }
-    Err(format!(
-        "more than {TAKEN_OUT} steps go differently in virtual time"
-    ))
 }
 
 /// Takes out the steps that cannot be read or mean nothing: the recorder saw what the scenario has no
@@ -113,11 +125,7 @@ fn take_out(
 ) -> Result<(), String> {
     let mut faulty: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for problem in &problems.0 {
-        let index = problem
-            .path
-            .strip_prefix("steps[")
-            .and_then(|rest| rest.split_once(']')?.0.parse().ok())
-            .filter(|index| *index < steps.len());
+        let index = step_of(&problem.path).filter(|index| *index < steps.len());
         let Some(index) = index else {
             return Err(problems.to_string());
         };
@@ -173,6 +181,7 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Options, Outcome, run_file};
 
     fn recording(steps: Vec<Value>) -> Recording {
         let node = |id: &str| json!({"id": id, "pool": "live", "capacity": 4, "cores": 4});
@@ -196,14 +205,17 @@ mod tests {
     // spec: SCEN-12
     #[test]
     fn an_incident_becomes_a_scenario_that_plays() {
-        let recorded = recorded(recording(vec![
-            json!({"at": 1500, "nodeDies": "n1"}),
-            json!({"at": 1500, "expect": {"trace": {"job": "news/0/encode", "chosen": "n2"}}}),
-            // Not what the policy does; and something that cannot be done.
-            json!({"at": 9000, "expect": {"trace": {"job": "news/0/encode", "chosen": "n1"}}}),
-            json!({"at": 9000, "jobFails": {"job": "other/0/x"}}),
-            json!({"at": 9000, "cordon": "n2"}),
-        ]))
+        let recorded = recorded(
+            recording(vec![
+                json!({"at": 1500, "nodeDies": "n1"}),
+                json!({"at": 1500, "expect": {"trace": {"job": "news/0/encode", "chosen": "n2"}}}),
+                // Not what the policy does; and something that cannot be done.
+                json!({"at": 9000, "expect": {"trace": {"job": "news/0/encode", "chosen": "n1"}}}),
+                json!({"at": 9000, "jobFails": {"job": "other/0/x"}}),
+                json!({"at": 9000, "cordon": "n2"}),
+            ]),
+            None,
+        )
         .expect("it plays");
         assert_eq!((recorded.steps, recorded.decisions), (3, 1));
         assert_eq!(recorded.left_out.len(), 3, "{:#?}", recorded.left_out);
@@ -252,7 +264,7 @@ mod tests {
         bundle["pool"] = "old".into();
         bundle["resiliencePolicy"] = json!({"pool": "older"});
         recording.bundles.push(bundle);
-        let told = recorded(recording).expect("it plays");
+        let told = recorded(recording, None).expect("it plays");
         assert_eq!(told.left_out, ["a step\nwithout words"], "{}", told.text);
         assert_eq!(told.steps, 8);
         let pools = "unconfiguredPools: [old, older, oldest]";
@@ -262,7 +274,7 @@ mod tests {
     // spec: SCEN-12, SCEN-15
     #[test]
     fn a_recording_in_which_nothing_happened_can_be_played() {
-        let told = recorded(recording(Vec::new())).expect("it plays");
+        let told = recorded(recording(Vec::new()), None).expect("it plays");
         assert_eq!(told.steps, 0);
         let run = run_file("quiet.yaml", &told.text, Options::default());
         assert_eq!(run.exit_code(), 0, "{}", run.report());
@@ -272,7 +284,7 @@ mod tests {
     fn what_cannot_be_read_is_told() {
         let mut recording = recording(Vec::new());
         recording.settings = json!({"nonsense": 1});
-        let told = recorded(recording).expect_err("it cannot be read");
+        let told = recorded(recording, None).expect_err("it cannot be read");
         assert!(told.contains("nonsense"), "{told}");
     }
 }

@@ -1,5 +1,8 @@
 //! Plays a scenario from its first step to its last, and tells how it went.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use greenroom_manifest::Locations;
 use greenroom_policy::{Effect, Event, Policy};
 use greenroom_types::{Mono, Now};
@@ -23,11 +26,16 @@ pub trait Observer: std::fmt::Debug {
     fn begins(&mut self, _end: Mono) {}
     /// So much of it has passed; said now and then.
     fn passed(&mut self, _at: Mono) {}
+    /// So many steps of a recording were taken out so far, because they go differently.
+    fn taken_out(&mut self, _steps: usize) {}
     /// The policy is about to be told this.
     fn before(&mut self, _now: Now, _event: &Event, _policy: &Policy) {}
     /// The policy does this.
     fn after(&mut self, _now: Now, _effect: &Effect, _policy: &Policy) {}
 }
+
+/// Somebody who looks on at a world and its copies.
+pub(crate) type Watcher = Rc<RefCell<Box<dyn Observer>>>;
 
 /// A scenario that was played, or could not be.
 #[derive(Clone, Debug)]
@@ -76,7 +84,7 @@ pub fn check_file(file: &str, text: &str) -> Result<Scenario, Problems> {
 }
 
 /// A scenario with its fleet at the beginning; none where its settings are the point.
-fn prepare(
+pub(crate) fn prepare(
     file: &str,
     text: &str,
     options: Options,
@@ -120,10 +128,8 @@ pub fn run_observed(
     };
     let (mut outcome, lines) = match (world, &scenario.settings) {
         (Some(mut world), _) => {
-            world.observer = observer;
-            if let (Some(observer), Some(last)) = (&mut world.observer, scenario.steps.last()) {
-                observer.begins(Mono(last.at));
-            }
+            let observer = observer.map(|observer| Rc::new(RefCell::new(observer)));
+            begin(&mut world, &scenario, observer);
             let outcome = play_in(&mut world, &scenario);
             (outcome, world.log.into_lines())
         }
@@ -145,6 +151,14 @@ pub fn run_observed(
         outcome,
         lines,
     }
+}
+
+/// Before somebody who looks on.
+pub(crate) fn begin(world: &mut World, scenario: &Scenario, observer: Option<Watcher>) {
+    if let (Some(observer), Some(last)) = (&observer, scenario.steps.last()) {
+        observer.borrow_mut().begins(Mono(last.at));
+    }
+    world.observer = observer;
 }
 
 fn play_in(world: &mut World, scenario: &Scenario) -> Outcome {
@@ -170,9 +184,20 @@ fn play_in(world: &mut World, scenario: &Scenario) -> Outcome {
 }
 
 fn play_step(world: &mut World, index: usize, step: &Step) -> Result<(), Vec<Mismatch>> {
+    reach(world, index, step)?;
+    take(world, index, step)
+}
+
+/// Lets time pass until a step.
+pub(crate) fn reach(world: &mut World, index: usize, step: &Step) -> Result<(), Vec<Mismatch>> {
+    let stopped = |stuck: Stuck| vec![halt(&format!("steps[{index}]"), &stuck)];
+    world.advance(Mono(step.at)).map_err(stopped)
+}
+
+/// Takes a step whose time has come. An expectation leaves the world as it is.
+pub(crate) fn take(world: &mut World, index: usize, step: &Step) -> Result<(), Vec<Mismatch>> {
     let path = format!("steps[{index}]");
     let stopped = |stuck: Stuck| vec![halt(&path, &stuck)];
-    world.advance(Mono(step.at)).map_err(stopped)?;
     world.log.step(index, &step.title);
     match &step.deed {
         Deed::Expect(wanted) => check_step(world, wanted, &path),
@@ -228,7 +253,7 @@ fn judge_settings(expected: &[String], found: &[String]) -> Outcome {
     fail(None, Mono(0), vec![mismatch], Vec::new())
 }
 
-fn halt(path: &str, stuck: &Stuck) -> Mismatch {
+pub(crate) fn halt(path: &str, stuck: &Stuck) -> Mismatch {
     Mismatch {
         path: path.to_owned(),
         expected: "it can be played".to_owned(),
@@ -323,9 +348,6 @@ impl std::fmt::Display for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
     use super::*;
 
     const LONG: &str = "\

@@ -33,7 +33,7 @@ use crate::format::Scenario;
 use crate::format::fleet::WorldSpec;
 use crate::invariants::Watch;
 use crate::log::Log;
-use crate::run::Observer;
+use crate::run::Watcher;
 use crate::seed::Seed;
 
 pub(crate) use act::{Answer, Refused};
@@ -78,8 +78,8 @@ pub(crate) struct Memory {
     pub(crate) decisions: bool,
 }
 
-/// The whole of it.
-#[derive(Debug)]
+/// The whole of it. A copy goes on by itself, before whoever looks on at the first.
+#[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) spec: WorldSpec,
     pub(crate) settings: Settings,
@@ -134,7 +134,7 @@ pub(crate) struct World {
     /// How many may.
     pub(crate) firings: u64,
     /// Who else looks at what the policy is told and does.
-    pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) observer: Option<Watcher>,
 }
 
 /// What is due next, and who has to be told.
@@ -273,9 +273,9 @@ impl World {
                 )));
             }
             if self.fired.is_multiple_of(FIRINGS_TOLD)
-                && let Some(observer) = &mut self.observer
+                && let Some(observer) = &self.observer
             {
-                observer.passed(self.mono);
+                observer.borrow_mut().passed(self.mono);
             }
             self.fire(source);
             self.settle()?;
@@ -385,13 +385,13 @@ impl World {
             return;
         };
         let mut effects = Effects::new();
-        if let Some(observer) = &mut self.observer {
-            observer.before(now, &event, policy);
+        if let Some(observer) = &self.observer {
+            observer.borrow_mut().before(now, &event, policy);
         }
         policy.handle(now, event, &mut effects);
-        if let Some(observer) = &mut self.observer {
+        if let Some(observer) = &self.observer {
             for effect in effects.as_slice() {
-                observer.after(now, effect, policy);
+                observer.borrow_mut().after(now, effect, policy);
             }
         }
         for effect in effects.drain() {

@@ -134,6 +134,6 @@ async fn check_pool(control: &Control, pool: &PoolName) -> Outcome {
 
 /// Writes a file that only its owner can read.
 pub(crate) fn write_secret(file: &std::path::Path, secret: &str) -> Result<(), Failure> {
-    crate::file::write(file, secret.as_bytes(), 0o600)
+    crate::file::write_secret(file, secret.as_bytes())
         .map_err(|error| Failure::failed(format!("cannot write {}: {error}", file.display())))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Scenario {
 enum Action {
     /// Play files in virtual time against the real policy and the real state machine.
     Run {
-        /// Files, or folders whose `.yaml` files are played.
+        /// Files, or folders whose `.yaml` and `.yml` files are played.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Print every transition.
@@ -37,11 +37,11 @@ enum Action {
     /// Write the last minutes of a running control plane as a scenario, so that an incident becomes
     /// a test. Of jobs it has names and needs, not what they run.
     Record {
-        /// How many minutes; at least the time since the last calm moment before.
+        /// How many minutes, 1 to 60; at least the time since the last calm moment before.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
         minutes: u64,
-        /// Name of the scenario.
-        #[arg(long, default_value = "incident")]
+        /// Name of the scenario; one line of text.
+        #[arg(long, value_parser = name, default_value = "incident")]
         name: String,
         /// Where to write it; default: stdout.
         #[arg(short, long, value_name = "FILE")]
@@ -51,7 +51,7 @@ enum Action {
     },
     /// Read files without playing them.
     Check {
-        /// Files, or folders whose `.yaml` files are read.
+        /// Files, or folders whose `.yaml` and `.yml` files are read.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Print JSON.
@@ -80,7 +80,8 @@ impl Scenario {
 async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Control) -> Outcome {
     let recording = control.client().recording(minutes).await;
     let recording = recording.map_err(|error| lost(&error))?;
-    let recorded = greenroom_sim::recorded(greenroom_sim::Recording {
+    let progress: Box<dyn Observer> = Box::new(Progress::of(&name));
+    let parts = greenroom_sim::Recording {
         name,
         start: recording.start,
         settings: recording.settings,
@@ -90,15 +91,14 @@ async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Contr
         node_ids: recording.node_ids,
         steps: recording.steps,
         left_out: recording.left_out,
-    })
-    .map_err(|problem| Failure::failed(format!("the recording cannot be played: {problem}")))?;
+    };
+    let recorded = greenroom_sim::recorded(parts, Some(progress))
+        .map_err(|problem| Failure::failed(format!("the recording cannot be played: {problem}")))?;
     match file {
         None => Output { json: false }.text(recorded.text.trim_end())?,
-        Some(path) => {
-            crate::file::write(path, recorded.text.as_bytes(), 0o644).map_err(|error| {
-                Failure::failed(format!("cannot write {}: {error}", path.display()))
-            })?
-        }
+        Some(path) => crate::file::write(path, recorded.text.as_bytes()).map_err(|error| {
+            Failure::failed(format!("cannot write {}: {error}", path.display()))
+        })?,
     }
     say(&format!(
         "{} steps from {} on, {} of them decisions",
@@ -113,6 +113,18 @@ async fn record(minutes: u64, name: String, file: Option<&Path>, control: &Contr
     Ok(())
 }
 
+/// A name that a scenario may have.
+fn name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("a scenario has a name of some letters".to_owned());
+    }
+    greenroom_sim::fault_of_name(text).map_or_else(|| Ok(text.to_owned()), Err)
+}
+
+/// Milliseconds of a minute and of an hour.
+const MINUTE: u64 = 60_000;
+const HOUR: u64 = 60 * MINUTE;
+
 /// Says on stderr how far a long run has come (SCEN-16), also where a single moment of it takes long.
 #[derive(Debug)]
 struct Progress {
@@ -121,16 +133,13 @@ struct Progress {
     _ends: mpsc::Sender<()>,
 }
 
-/// Milliseconds of an hour.
-const HOUR: u64 = 3_600_000;
-
 /// How far a run has come.
 #[derive(Clone, Copy, Debug)]
 enum Far {
     /// It is read and checked.
     Read,
-    /// So much of its virtual time has passed.
-    Played { at: Mono, end: Mono },
+    /// So much of its virtual time has passed, and so many steps of it were taken out.
+    Played { at: Mono, end: Mono, out: usize },
 }
 
 // === impl Progress, Far ===
@@ -155,36 +164,57 @@ impl Progress {
         Self { far, _ends: ends }
     }
 
-    fn is_at(&self, far: Far) {
-        *self.far.lock().unwrap_or_else(PoisonError::into_inner) = far;
+    /// How far it is now, by its end and what was taken out so far.
+    fn update(&self, now: impl FnOnce(Mono, usize) -> Far) {
+        let mut far = self.far.lock().unwrap_or_else(PoisonError::into_inner);
+        let (end, out) = match *far {
+            Far::Read => (Mono(0), 0),
+            Far::Played { end, out, .. } => (end, out),
+        };
+        *far = now(end, out);
     }
 }
 
 impl Far {
     fn words(self, name: &str) -> String {
-        match self {
-            Self::Read => format!("{name}: it is read and checked"),
-            Self::Played { end, .. } if end.0 < HOUR => {
-                format!("{name}: it is played; all of it lasts less than one virtual hour")
-            }
-            Self::Played { at, end } => {
-                let hours = |at: Mono| at.0 / HOUR;
-                let (at, end) = (hours(at), hours(end));
-                format!("{name}: {at} of {end} virtual hours played")
-            }
-        }
+        let Self::Played { at, end, out } = self else {
+            return format!("{name}: it is read and checked");
+        };
+        let (unit, ms) = if end.0 < HOUR {
+            ("minutes", MINUTE)
+        } else {
+            ("hours", HOUR)
+        };
+        let far = match end.0 < MINUTE {
+            true => "it is played; all of it lasts less than one virtual minute".to_owned(),
+            false => format!("{} of {} virtual {unit} played", at.0 / ms, end.0 / ms),
+        };
+        let out = match out {
+            0 => String::new(),
+            1 => ", 1 step left out".to_owned(),
+            out => format!(", {out} steps left out"),
+        };
+        format!("{name}: {far}{out}")
     }
 }
 
 impl Observer for Progress {
     fn begins(&mut self, end: Mono) {
-        self.is_at(Far::Played { at: Mono(0), end });
+        self.update(|_, out| Far::Played {
+            at: Mono(0),
+            end,
+            out,
+        });
     }
 
     fn passed(&mut self, at: Mono) {
-        let far = *self.far.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Far::Played { end, .. } = far {
-            self.is_at(Far::Played { at, end });
+        self.update(|end, out| Far::Played { at, end, out });
+    }
+
+    fn taken_out(&mut self, out: usize) {
+        let mut far = self.far.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Far::Played { out: told, .. } = &mut *far {
+            *told = out;
         }
     }
 }
@@ -224,12 +254,15 @@ fn play(files: &[PathBuf], trace: bool, json: bool) -> Outcome {
     }
     let failure = match (failed, unreadable) {
         (0, 0) => return Ok(()),
-        (_, 0) => Failure::failed(format!("{failed} of {total} scenarios fell short")),
-        (_, _) => Failure::bad_input(format!(
-            "{unreadable} of {total} scenarios cannot be played"
-        )),
+        (_, 0) => Failure::failed(format!("{} fell short", out_of(failed, total))),
+        (_, _) => Failure::bad_input(format!("{} cannot be played", out_of(unreadable, total))),
     };
     Err(if json { failure.told() } else { failure })
+}
+
+fn out_of(count: usize, total: usize) -> String {
+    let s = if total == 1 { "" } else { "s" };
+    format!("{count} of {total} scenario{s}")
 }
 
 fn check(files: &[PathBuf], output: Output) -> Outcome {
@@ -265,7 +298,7 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<(String, String)>, Failure> {
             let before = paths.len();
             folder(file, &mut paths)?;
             if paths.len() == before {
-                let text = format!("{}: there is no .yaml file in it", file.display());
+                let text = format!("{}: there is no .yaml or .yml file in it", file.display());
                 return Err(Failure::bad_input(text));
             }
         } else {
@@ -317,11 +350,37 @@ mod tests {
         let told = |progress: &Progress| progress.far.lock().unwrap().words("x.yaml");
         assert_eq!(told(&progress), "x.yaml: it is read and checked");
         let hour = |hours: u64| Mono(hours * HOUR);
+        progress.begins(Mono(MINUTE - 1));
+        assert!(told(&progress).ends_with("less than one virtual minute"));
         progress.begins(Mono(HOUR - 1));
-        assert!(told(&progress).ends_with("less than one virtual hour"));
+        progress.passed(Mono(2 * MINUTE));
+        assert_eq!(told(&progress), "x.yaml: 2 of 59 virtual minutes played");
         progress.begins(hour(30));
         assert_eq!(told(&progress), "x.yaml: 0 of 30 virtual hours played");
         progress.passed(hour(7));
         assert_eq!(told(&progress), "x.yaml: 7 of 30 virtual hours played");
+        progress.taken_out(2);
+        progress.begins(hour(30));
+        assert_eq!(
+            told(&progress),
+            "x.yaml: 0 of 30 virtual hours played, 2 steps left out"
+        );
+    }
+
+    // spec: SCEN-12, SCEN-15
+    #[test]
+    fn a_name_that_no_scenario_may_have_is_refused() {
+        assert_eq!(name("night shift"), Ok("night shift".to_owned()));
+        for (text, words) in [
+            ("", "some letters"),
+            ("  ", "some letters"),
+            ("two\nlines", "one line"),
+            (&"x".repeat(201), "at most 200"),
+        ] {
+            let told = name(text).unwrap_err();
+            assert!(told.contains(words), "{text:?}: {told}");
+        }
+        assert_eq!(out_of(1, 1), "1 of 1 scenario");
+        assert_eq!(out_of(1, 2), "1 of 2 scenarios");
     }
 }

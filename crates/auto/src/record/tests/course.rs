@@ -181,17 +181,20 @@ pub(super) fn again(text: &str, minutes: u64) -> Result<Option<Again>, String> {
         .find(|picture| picture.at.wall == recording.start)
         .map(|picture| picture.at.mono)
         .expect("it begins with a picture");
-    let recorded = recorded(greenroom_sim::Recording {
-        name: "again".to_owned(),
-        start: recording.start,
-        settings: recording.settings.clone(),
-        nodes: recording.nodes,
-        bundles: recording.bundles,
-        jobs: recording.jobs,
-        node_ids: recording.node_ids,
-        steps: recording.steps,
-        left_out: recording.left_out,
-    })?;
+    let recorded = recorded(
+        greenroom_sim::Recording {
+            name: "again".to_owned(),
+            start: recording.start,
+            settings: recording.settings.clone(),
+            nodes: recording.nodes,
+            bundles: recording.bundles,
+            jobs: recording.jobs,
+            node_ids: recording.node_ids,
+            steps: recording.steps,
+            left_out: recording.left_out,
+        },
+        None,
+    )?;
     let again = Beside::of(&recording.settings);
     let run = run_observed(
         "again.yaml",
