@@ -181,7 +181,7 @@ fn file(recording: &Recording, left_out: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Options, Outcome, run_file};
+    use crate::run::{Options, run_file};
 
     fn recording(steps: Vec<Value>) -> Recording {
         let node = |id: &str| json!({"id": id, "pool": "live", "capacity": 4, "cores": 4});

@@ -407,11 +407,6 @@ fn an_event_that_cannot_happen_fails_with_its_step() {
             "nodeStopping: {node: n}",
             "n does not run, so it cannot die",
         ),
-        (
-            "nodeStopped: n",
-            "nodeStopped: n",
-            "n does not run, so it cannot die",
-        ),
     ] {
         let failure = fail(&format!("  - {first}\n  - {again}\n"));
         assert_eq!(failure.step, Some(1));

@@ -228,12 +228,16 @@ impl World {
     }
 
     /// The worker is gone at once and the Manager gives the node up without waiting.
-    fn dies(&mut self, node: &NodeRef, node_id: &NodeId) -> Deed {
-        let runs = self.workers.get(node_id).is_some_and(|worker| worker.up);
-        let before = self.ledger.seq();
+    fn lost(&mut self, node_id: &NodeId) {
         self.unplug(node_id);
         self.drop_line(node_id);
         self.link(node_id, Link::GraceOver);
+    }
+
+    fn dies(&mut self, node: &NodeRef, node_id: &NodeId) -> Deed {
+        let runs = self.workers.get(node_id).is_some_and(|worker| worker.up);
+        let before = self.ledger.seq();
+        self.lost(node_id);
         if runs || self.ledger.seq() != before {
             return Ok(());
         }
@@ -303,7 +307,7 @@ impl World {
             return Ok(());
         }
         if self.state(&node_id) != Some(NodeState::Stopping) {
-            self.dies(node, &node_id)?;
+            self.lost(&node_id);
         }
         self.link(&node_id, Link::KeepaliveOver);
         Ok(())
