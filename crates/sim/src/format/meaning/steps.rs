@@ -343,10 +343,8 @@ impl<'a> Before<'a> {
                 found.add(format!("{path}.updateBundle.bundleId"), message);
             }
             // From here on it may be gone or not; the run says which.
-            Action::DeleteBundle(bundle_id) => {
-                if self.bundles.remove(bundle_id) {
-                    self.deleted.insert(bundle_id);
-                }
+            Action::DeleteBundle(bundle_id) if self.bundles.remove(bundle_id) => {
+                self.deleted.insert(bundle_id);
             }
             Action::NodeJoins(node) => {
                 let is_new = self.nodes.insert(&node.id);
