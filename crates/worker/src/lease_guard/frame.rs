@@ -55,7 +55,7 @@ pub(crate) struct Reply {
     /// The number of the request.
     pub(crate) number: u64,
     pub(crate) taken: Taken,
-    /// Processes killed so far.
+    /// Kills sent so far; a process that is slow to go gets more than one.
     pub(crate) killed: u64,
     /// It does not end with its worker.
     pub(crate) stays: bool,

@@ -32,7 +32,7 @@ pub(super) struct Scan {
     list: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     own: i32,
-    /// Processes killed so far.
+    /// Kills sent so far; a process that is slow to go gets one in each pass.
     pub(super) killed: u64,
 }
 
@@ -295,7 +295,7 @@ mod tests {
         table.expire(Mono(5));
         all_killed(&mut scan, &mut table);
         assert!(!marked.wait().unwrap().success());
-        assert_eq!(scan.killed, 1);
+        assert!(scan.killed >= 1);
         for stranger in &mut strangers {
             assert!(stranger.try_wait().unwrap().is_none());
         }
