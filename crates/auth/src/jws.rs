@@ -3,6 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use greenroom_types::ByName;
 use ring::signature::{ECDSA_P256_SHA256_FIXED, ED25519, UnparsedPublicKey};
 use serde::Deserialize;
 
@@ -67,7 +68,7 @@ struct Jwk {
 
 #[derive(Deserialize)]
 struct Jwks {
-    keys: Vec<Jwk>,
+    keys: Vec<ByName<Jwk>>,
 }
 
 #[derive(Deserialize)]
@@ -88,12 +89,12 @@ impl KeySet {
         if json.len() > SET_MAX {
             return Err(JwsError::Keys);
         }
-        let set: Jwks = serde_json::from_slice(json).map_err(|_| JwsError::Keys)?;
+        let ByName(set): ByName<Jwks> = serde_json::from_slice(json).map_err(|_| JwsError::Keys)?;
         if !(1..=KEYS_MAX).contains(&set.keys.len()) {
             return Err(JwsError::Keys);
         }
         let mut keys: Vec<Key> = Vec::new();
-        for jwk in set.keys {
+        for ByName(jwk) in set.keys {
             let key = Key::read(&jwk).ok_or(JwsError::Keys)?;
             if keys.iter().any(|other| other.kid == key.kid) {
                 return Err(JwsError::Keys);
@@ -111,7 +112,7 @@ impl KeySet {
         let (signed, signature) = jws.rsplit_once('.').ok_or(JwsError::Form)?;
         let (header, payload) = signed.split_once('.').ok_or(JwsError::Form)?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| JwsError::Form);
-        let header: Header =
+        let ByName(header): ByName<Header> =
             serde_json::from_slice(&decode(header)?).map_err(|_| JwsError::Form)?;
         let payload = decode(payload)?;
         let signature = decode(signature)?;
@@ -282,7 +283,11 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn sign_as(&self, alg: &str, payload: &[u8]) -> String {
-            let header = json!({"alg": alg, "kid": self.kid}).to_string();
+            self.sign_under(&json!({"alg": alg, "kid": self.kid}), payload)
+        }
+
+        fn sign_under(&self, header: &Value, payload: &[u8]) -> String {
+            let header = header.to_string();
             let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
             let signed = format!("{}.{}", text(header.as_bytes()), text(payload));
             let signature = match &self.pair {
@@ -327,6 +332,9 @@ pub(crate) mod tests {
                 "{alg}"
             );
         }
+        // The same as a list, which `serde` would take for the fields in their order.
+        let listed = ed.sign_under(&json!(["EdDSA", "ed", null]), b"roles");
+        assert_eq!(keys.open(&listed), Err(JwsError::Form));
         let whole = ed.sign(b"roles");
         let bent = whole.replacen('.', ".A", 1);
         assert!(keys.open(&bent).is_err());
@@ -345,7 +353,11 @@ pub(crate) mod tests {
         let mut short = ed.jwk();
         short["x"] = json!("AA");
         let set = |keys: Value| json!({ "keys": keys }).to_string().into_bytes();
+        let x = ed.jwk()["x"].clone();
+        let listed = json!(["OKP", "Ed25519", "ed", x, null, null]);
         for bad in [
+            set(json!([listed])),
+            json!([[ed.jwk()]]).to_string().into_bytes(),
             set(json!([])),
             set(json!([ed.jwk(), ed.jwk()])),
             set(json!([private])),

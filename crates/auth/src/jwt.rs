@@ -4,14 +4,15 @@
 use std::sync::Once;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use greenroom_types::Wall;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use greenroom_types::{ByName, Wall};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::signature::{Error as SignatureError, Verifier};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, ED25519, UnparsedPublicKey};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::{Principal, Role};
 
@@ -85,7 +86,7 @@ impl JwtKeys {
     /// # Errors
     /// As [`JwtError`] says.
     pub fn verify(&self, token: &str, audience: &str, now: Wall) -> Result<Principal, JwtError> {
-        if token.len() > TOKEN_MAX {
+        if token.len() > TOKEN_MAX || !begins_with_an_object(token) {
             return Err(JwtError::Token);
         }
         let claims = self
@@ -126,8 +127,8 @@ impl JwtKeys {
         // The caller's clock decides, not the library's.
         wanted.validate_exp = false;
         wanted.validate_nbf = false;
-        let data = jsonwebtoken::decode::<Claims>(token, key, &wanted).ok()?;
-        Some(data.claims)
+        let data = jsonwebtoken::decode::<ByName<Claims>>(token, key, &wanted).ok()?;
+        Some(data.claims.0)
     }
 }
 
@@ -135,6 +136,13 @@ impl std::fmt::Debug for JwtKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "JwtKeys({:?}, {} keys)", self.issuer, self.keys.len())
     }
+}
+
+/// The library would take a list for a header.
+fn begins_with_an_object(token: &str) -> bool {
+    let header = token.split('.').next().unwrap_or_default();
+    let header = URL_SAFE_NO_PAD.decode(header).unwrap_or_default();
+    serde_json::from_slice::<ByName<IgnoredAny>>(&header).is_ok()
 }
 
 fn public_key(pem: &str) -> Result<(Algorithm, DecodingKey), JwtError> {
@@ -208,7 +216,6 @@ impl JwtVerifier for Checker {
 
 #[cfg(test)]
 mod tests {
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use ring::rand::SystemRandom;
     use ring::signature::{
         ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
@@ -225,9 +232,12 @@ mod tests {
     }
 
     fn token(alg: &str, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+        token_of(&json!({"alg": alg, "typ": "JWT"}), claims, sign)
+    }
+
+    fn token_of(head: &Value, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let head = part(&json!({"alg": alg, "typ": "JWT"}));
-        let signed = format!("{head}.{}", part(claims));
+        let signed = format!("{}.{}", part(head), part(claims));
         let signature = URL_SAFE_NO_PAD.encode(sign(signed.as_bytes()));
         format!("{signed}.{signature}")
     }
@@ -294,6 +304,15 @@ mod tests {
         assert_eq!(refused(&with("role", json!("root"))), JwtError::Role);
         assert_eq!(refused(&with("role", json!("peer"))), JwtError::Role);
         assert_eq!(refused(&with("sub", json!(""))), JwtError::Role);
+
+        // A list is neither a header nor claims, whatever its elements would stand for.
+        let listed = json!(["anna", "operator", NOW.0 / 1_000 + 60, null, "sso"]);
+        assert_eq!(refused(&listed), JwtError::Token);
+        let head = json!(["JWT", "EdDSA"]);
+        assert_eq!(
+            verify(&token_of(&head, &claims(), by_ed)),
+            Err(JwtError::Token)
+        );
 
         // Another key; another way; none at all; the public key taken for a shared secret.
         let by_stranger = |bytes: &[u8]| stranger.sign(bytes).as_ref().to_vec();

@@ -4,7 +4,7 @@
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
-use greenroom_types::Wall;
+use greenroom_types::{ByName, Wall};
 use serde::Deserialize;
 
 use crate::jws::{JwsError, KeySet};
@@ -124,7 +124,8 @@ fn claims<'a, T: Deserialize<'a>>(
     names: &'static str,
     payload: &'a [u8],
 ) -> Result<T, ReplicaError> {
-    serde_json::from_slice(payload).map_err(|_| ReplicaError::Claims(what, names))
+    let read = serde_json::from_slice(payload).map(|ByName(claims)| claims);
+    read.map_err(|_| ReplicaError::Claims(what, names))
 }
 
 fn unzip(zipped: &[u8]) -> Result<String, ReplicaError> {
@@ -214,6 +215,14 @@ mod tests {
             read(&[], "", &none),
             Err(ReplicaError::Claims(..))
         ));
+        // A list is no claims, whatever its elements would stand for.
+        for (delta, attestation) in [
+            (part(&ed, &json!([6, 7])), attestation.clone()),
+            (String::new(), part(&ed, &json!([7, 1_800_000_000]))),
+        ] {
+            let refused = read(&[], &delta, &attestation);
+            assert!(matches!(refused, Err(ReplicaError::Claims(..))));
+        }
         let unsigned = Err(ReplicaError::Signed("the attestation", JwsError::Form));
         assert_eq!(read(&snapshot, "", ""), unsigned);
     }

@@ -5,6 +5,7 @@
 //! default of a field). It deliberately knows no clock, no network, no file, no protobuf.
 
 pub mod bundle;
+mod by_name;
 pub mod call;
 pub mod discovery;
 pub mod id;
@@ -21,6 +22,7 @@ pub mod stream;
 pub mod time;
 pub mod tree;
 
+pub use by_name::ByName;
 pub use id::{
     BundleId, IdError, JobId, JobName, MigrationId, NodeId, PoolName, Role, ServiceId, StartId,
     TemplateName, TierName,

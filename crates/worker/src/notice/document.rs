@@ -1,10 +1,9 @@
 //! What the documents of a metadata service say.
 
-use greenroom_types::Wall;
+use greenroom_types::{ByName, Wall};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
 
 /// State of a machine whose end has begun.
 const TERMINATING: &str = "terminating";
@@ -48,11 +47,9 @@ impl Instance {
     }
 }
 
-/// Reads an object by the names of its fields. A list of values, which `serde` would take for one, is no
-/// document: `["", ""]` is no action that a machine faces.
+/// `["", ""]` is no action that a machine faces.
 fn by_name<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error> {
-    let fields: Map<String, Value> = serde_json::from_str(text)?;
-    T::deserialize(Value::Object(fields))
+    serde_json::from_str(text).map(|ByName(document)| document)
 }
 
 #[cfg(test)]
