@@ -236,7 +236,7 @@ impl Placed {
 /// Fills a fleet with jobs of all kinds until about two thirds are taken; gives them in the order
 /// in which they were placed.
 pub(crate) fn load(fleet: &mut Fleet, nodes: usize) -> Vec<Placed> {
-    let mut dice = Dice(7);
+    let mut dice = Dice::new(7);
     let mut placed = Vec::new();
     let whole = nodes as f64 * 56.0 / 3.0;
     let mut taken = 0.0;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use greenroom_types::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
 use stats_alloc::Region;
 
@@ -75,17 +76,17 @@ impl Samples {
 
 /// Numbers that are the same in every run.
 #[derive(Debug)]
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Dice(SplitMix64);
 
 // === impl Dice ===
 
 impl Dice {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     pub(crate) const fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % sides as u64) as usize
+        (self.0.draw() % sides as u64) as usize
     }
 
     pub(crate) fn pick<T: Copy>(&mut self, list: &[T]) -> T {

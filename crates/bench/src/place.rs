@@ -138,7 +138,7 @@ pub(crate) fn decisions(scale: usize) -> Vec<Table> {
                     need,
                     there: VecDeque::new(),
                     next: 0,
-                    dice: Dice(3),
+                    dice: Dice::new(3),
                 };
                 // To the steady state first.
                 stream.run(&mut fleet, place, nodes / 6 + 200);

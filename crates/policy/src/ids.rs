@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use greenroom_types::MigrationId;
+use greenroom_types::{MigrationId, SplitMix64};
 
 /// Source of ids.
 #[derive(Clone, Debug)]
@@ -19,19 +19,20 @@ pub struct IdSource {
 }
 
 #[derive(Clone, Debug)]
-struct Stream(u64);
+struct Stream(SplitMix64);
 
 // === impl IdSource ===
 
 impl IdSource {
     /// All streams from one seed.
     pub fn seeded(seed: u64) -> Self {
-        let mut root = Stream(seed);
+        let mut root = SplitMix64::new(seed);
+        let mut stream = || Stream(SplitMix64::new(root.draw()));
         Self {
             given: VecDeque::new(),
-            node: Stream(root.next()),
-            migration: Stream(root.next()),
-            service: Stream(root.next()),
+            node: stream(),
+            migration: stream(),
+            service: stream(),
         }
     }
 
@@ -50,7 +51,7 @@ impl IdSource {
     /// The eight hexadecimal digits in the job id of a node service (NSVC-04).
     #[allow(clippy::cast_possible_truncation)]
     pub(crate) const fn service_suffix(&mut self) -> u32 {
-        self.service.next() as u32
+        self.service.0.draw() as u32
     }
 
     /// Id of a migration (MIGR-01).
@@ -62,18 +63,9 @@ impl IdSource {
 // === impl Stream ===
 
 impl Stream {
-    /// SplitMix64: a counter and a mixing function, every output of 2^64 inputs distinct.
-    const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn uuid(&mut self) -> String {
-        let high = self.next() & !0xf000 | 0x4000;
-        let low = self.next() & !(0xc << 60) | (0x8 << 60);
+        let high = self.0.draw() & !0xf000 | 0x4000;
+        let low = self.0.draw() & !(0xc << 60) | (0x8 << 60);
         format!(
             "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
             high >> 32,

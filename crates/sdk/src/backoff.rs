@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use greenroom_types::SplitMix64;
+
 use crate::settings::Retry;
 
 /// Source of jitter and request ids of one client.
@@ -57,16 +59,9 @@ impl Dice {
 
     /// Between half of `pause` and all of it.
     fn shorten(&self, pause: Duration) -> Duration {
-        // One step of SplitMix64: an odd constant added, then mixed.
-        let step = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut value = self
-            .jitter
-            .fetch_add(step, Ordering::Relaxed)
-            .wrapping_add(step);
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^= value >> 31;
-        let parts = u32::try_from(value % 512).unwrap_or_default();
+        let seed = self.jitter.fetch_add(1, Ordering::Relaxed);
+        let drawn = SplitMix64::new(seed).draw();
+        let parts = u32::try_from(drawn % 512).unwrap_or_default();
         pause / 2 + pause * parts / 1024
     }
 }

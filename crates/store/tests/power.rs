@@ -109,7 +109,7 @@ async fn lose_power(changes: &[Change], data: &Path, seed: u64) -> Result<usize,
     let is_open = |it: &Change| matches!(it, Change::Said(text) if text.contains("opened "));
     let opened = changes.iter().position(is_open);
     let opened = opened.expect("the child opened its store");
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut stood = BTreeSet::new();
     for loss in 0..LOSSES {
         let count = opened + 1 + dice.roll(changes.len() - opened - 1);

@@ -18,6 +18,7 @@ pub mod overrides;
 pub mod payload;
 pub mod pool;
 pub mod replica;
+mod split_mix;
 pub mod stream;
 pub mod time;
 pub mod tree;
@@ -28,6 +29,7 @@ pub use id::{
     TemplateName, TierName,
 };
 pub use payload::{PAYLOAD_MAX, Payload};
+pub use split_mix::SplitMix64;
 pub use time::{Millis, Mono, Now, Wall};
 
 /// Tags of a node, a job or a bundle: key to value, in byte order of the key.

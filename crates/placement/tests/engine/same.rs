@@ -15,7 +15,7 @@ use greenroom_types::bundle::{
 use greenroom_types::inventory::{Capability, HeldImage, NodeInventory};
 use greenroom_types::node::NodeState;
 use greenroom_types::pool::{PackingStrategy, Pool, Reliability, TierKind};
-use greenroom_types::{JobId, JobName, NodeId, TemplateName};
+use greenroom_types::{JobId, JobName, NodeId, SplitMix64, TemplateName};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -26,15 +26,11 @@ use crate::build::{
 const JOBS: u64 = 4;
 
 /// A few numbers out of one.
-struct Dice(u64);
+struct Dice(SplitMix64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
+        self.0.draw() % sides
     }
 
     fn one_in(&mut self, sides: u64) -> bool {
@@ -246,7 +242,7 @@ struct Stage {
 
 impl Stage {
     fn new(seed: u64, nodes: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Dice(SplitMix64::new(seed));
         let mut fleet = Fleet::new(pools(&mut dice));
         fleet.set_template_images("x".into(), &["i0".into(), "i1".into(), "i0".into()]);
         let bundles = (0..3)
@@ -419,7 +415,7 @@ impl Stage {
 
     /// What some questions are answered now.
     fn answers(&self, bundles: &[Arc<Bundle>], seed: u64) -> Vec<Decision> {
-        let mut dice = Dice(seed);
+        let mut dice = Dice(SplitMix64::new(seed));
         let questions = (0..2).map(|_| {
             let bundle = dice.pick(bundles);
             let name = dice.pick(&bundle.jobs).job_name;
@@ -439,7 +435,7 @@ impl Stage {
 
     fn run(mut self, steps: &[u64], questions: usize) -> usize {
         for &step in steps {
-            let mut dice = Dice(step);
+            let mut dice = Dice(SplitMix64::new(step));
             let bundles = self.bundles.clone();
             let before = (self.fleet.revision(), self.answers(&bundles, step));
             self.change(&mut dice);

@@ -203,7 +203,7 @@ async fn a_migration_that_is_killed_before_any_of_its_changes_leaves_all_whole_a
     let mut after = 0;
     // Over many runs each moment has its turn.
     let seed = disk::seed();
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut number = 0;
     loop {
         number += 1 + dice.roll(STRIDE);
@@ -301,7 +301,7 @@ async fn a_power_loss_within_a_migration_loses_nothing() {
         .rposition(begins)
         .expect("the second child begins");
     let seed = disk::seed();
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut outcomes = std::collections::BTreeSet::new();
     for loss in 0..LOSSES {
         let count = begun + 1 + dice.roll(changes.len() - begun - 1);

@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command as Process, Stdio};
 
+use greenroom_types::SplitMix64;
+
 use super::Counters;
 
 const SECTOR: usize = 512;
@@ -181,15 +183,15 @@ pub(crate) fn read_notes(path: &Path) -> Vec<Change> {
 }
 
 /// Numbers that a seed gives.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Dice(SplitMix64);
 
 impl Dice {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     pub(crate) fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % sides.max(1) as u64) as usize
+        (self.0.draw() % sides.max(1) as u64) as usize
     }
 }
 
