@@ -1,5 +1,7 @@
 //! Two ends of a line: who gets in, and what both know of each other.
 
+use std::fmt::Debug;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
@@ -7,11 +9,13 @@ use greenroom_tls::mint::{self, Minted, Purpose};
 use greenroom_tls::{
     Binding, ClientTls, Door, Identity, Incoming, Peer, ServerTls, Trust, authorities, incoming,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tonic::transport::server::Connected as _;
 
+/// How a connection of HTTP/2 begins.
+const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const LASTS: Duration = Duration::from_secs(3_600);
 
 fn sign(ca: &Minted, names: &[&str], purpose: Purpose, now: SystemTime) -> Identity {
@@ -44,6 +48,13 @@ async fn open(identity: &Identity, clients: Option<&Minted>, max: usize) -> (Inc
     (incoming(vec![door]), port)
 }
 
+/// A worker's door with so many places, its port, and its key as who comes to it knows it.
+async fn worker_door(max: usize) -> (Incoming, u16, Trust) {
+    let worker = mint::from_seed("worker", &[7; 32], SystemTime::now()).unwrap();
+    let (door, port) = open(&worker, None, max).await;
+    (door, port, Trust::Pins(vec![worker.pin().unwrap()]))
+}
+
 /// Comes to a door and says a word; gives the binding and what the door knows, or why not.
 async fn visit(
     door: &mut Incoming,
@@ -64,6 +75,14 @@ async fn visit(
     io.read_exact(&mut word).await.unwrap();
     assert_eq!(word, *b"x");
     Ok((binding, io.connect_info()))
+}
+
+/// Comes to a worker's door and stays.
+async fn come(port: u16, pinned: &Trust) -> io::Result<impl AsyncWrite + Debug + Unpin> {
+    let tls = ClientTls::new(pinned, None).unwrap();
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let (stream, _) = tls.shake(stream, "w").await?;
+    Ok(stream)
 }
 
 // spec: SEC-07
@@ -137,9 +156,7 @@ async fn a_pinned_key_is_taken_whatever_its_certificate_says_and_no_other() {
 // spec: SEC-05
 #[tokio::test]
 async fn both_ends_know_the_session_and_two_sessions_differ() {
-    let worker = mint::from_seed("worker", &[7; 32], SystemTime::now()).unwrap();
-    let (mut door, port) = open(&worker, None, 16).await;
-    let pinned = Trust::Pins(vec![worker.pin().unwrap()]);
+    let (mut door, port, pinned) = worker_door(16).await;
     let (here, peer) = visit(&mut door, port, "w", &pinned, None).await.unwrap();
     assert_eq!(peer.tls.unwrap().binding, here);
     let (there, _) = visit(&mut door, port, "w", &pinned, None).await.unwrap();
@@ -180,58 +197,41 @@ async fn a_client_certificate_is_known_by_its_subject_and_a_foreign_one_is_refus
 // spec: LIM-05
 #[tokio::test]
 async fn connections_beyond_the_limit_are_closed_and_taken_again_when_there_is_room() {
-    let worker = mint::from_seed("worker", &[7; 32], SystemTime::now()).unwrap();
-    let (mut door, port) = open(&worker, None, 1).await;
-    let pinned = Trust::Pins(vec![worker.pin().unwrap()]);
-    let tls = ClientTls::new(&pinned, None).unwrap();
-    let come = async || {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        tls.shake(stream, "w").await
-    };
-    let (_first, _) = come().await.unwrap();
+    let (mut door, port, pinned) = worker_door(1).await;
+    let _first = come(port, &pinned).await.unwrap();
     let held = door.next().await.unwrap().unwrap();
     let call = held.connect_info().begin_use();
-    come().await.unwrap_err();
+    come(port, &pinned).await.unwrap_err();
     drop((call, held));
     // The place is free when the connection is gone.
-    come().await.unwrap();
+    come(port, &pinned).await.unwrap();
 }
 
 // spec: LIM-05
 #[tokio::test]
 async fn a_connection_that_nobody_uses_gives_way_and_is_told_before_it_is_cut_off() {
-    let worker = mint::from_seed("worker", &[7; 32], SystemTime::now()).unwrap();
-    let (mut door, port) = open(&worker, None, 1).await;
-    let pinned = Trust::Pins(vec![worker.pin().unwrap()]);
-    let tls = ClientTls::new(&pinned, None).unwrap();
-    let come = async || {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        tls.shake(stream, "w").await
-    };
+    let (mut door, port, pinned) = worker_door(1).await;
     // One that does not even begin to shake hands.
     let mut silent = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let (mut first, _) = come().await.unwrap();
-    first
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
+    let mut first = come(port, &pinned).await.unwrap();
+    first.write_all(BEGINNING).await.unwrap();
     let read = silent.read(&mut [0]).await;
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
 
     let mut held = door.next().await.unwrap().unwrap();
-    held.read_exact(&mut [0; 24]).await.unwrap();
+    held.read_exact(&mut [0; BEGINNING.len()]).await.unwrap();
     let leaving = held.leaving();
-    let (_second, _) = come().await.unwrap();
+    let _second = come(port, &pinned).await.unwrap();
     leaving.await;
     let newer = door.next().await.unwrap().unwrap();
     let _call = newer.connect_info().begin_use();
-    come().await.unwrap_err();
+    come(port, &pinned).await.unwrap_err();
     // Ten seconds to end in order are over at once here.
     tokio::time::pause();
     let error = held.read(&mut [0]).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
     let error = held.write(&[0]).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
 }
 
 // spec: LIM-05, LIM-09
@@ -252,16 +252,14 @@ async fn a_connection_that_does_not_begin_in_time_loses_its_place() {
         let mut held = door.next().await.unwrap().unwrap();
         let mut all = Vec::new();
         let error = held.read_to_end(&mut all).await.unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(all, said.as_bytes());
     }
     // Whoever began may be silent for as long as it likes.
     let mut good = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    good.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
+    good.write_all(BEGINNING).await.unwrap();
     let mut held = door.next().await.unwrap().unwrap();
-    held.read_exact(&mut [0; 24]).await.unwrap();
+    held.read_exact(&mut [0; BEGINNING.len()]).await.unwrap();
     let silent = tokio::time::timeout(LASTS, held.read(&mut [0])).await;
     assert!(silent.is_err(), "{silent:?}");
 }
