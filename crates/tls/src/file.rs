@@ -1,7 +1,8 @@
-//! Reading files that settings and callers name, which may be anything.
+//! Reading files that settings and callers name, which may be anything, and replacing files of one's own.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -71,6 +72,28 @@ fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Writes a file of one's own, by way of one beside it with the ending `new`: what was there before stays
+/// whole until it is replaced. It is flushed, its place in the folder is not. The mode is as given, whatever
+/// the umask says.
+///
+/// # Errors
+/// What the system says.
+pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let new = path.with_extension("new");
+    // One that was left behind may be of a mode that nobody can write.
+    let _ = std::fs::remove_file(&new);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&new)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -125,5 +148,21 @@ mod tests {
             io::ErrorKind::FileTooLarge
         );
         assert!(read_file(folder.path()).is_err(), "a folder");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_with_the_mode_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        for (text, mode) in [("first", 0o444), ("second", 0o600), ("third", 0o666)] {
+            replace_file(&path, text.as_bytes(), mode).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            let found = path.metadata().unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode);
+        }
+        // Where it cannot be written what is there stays.
+        std::fs::create_dir(folder.path().join("key.new")).unwrap();
+        replace_file(&path, b"fourth", 0o600).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "third");
     }
 }

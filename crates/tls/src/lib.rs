@@ -20,7 +20,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use client::{ClientTls, Trust, connector, open_channel, pinned_channel};
 pub use descriptors::raise_descriptor_limit;
-pub use file::{read_file, read_file_upto, read_text_file};
+pub use file::{read_file, read_file_upto, read_text_file, replace_file};
 pub use identity::{Identity, Pin, authorities, fingerprint};
 pub use io::{Io, Peer, TlsPeer};
 pub use places::InUse;

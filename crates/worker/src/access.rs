@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::credential::{replace, replace_as};
+use crate::credential::replace;
 use crate::node::Input;
 
 /// Name of the offered file of each kind, in its directory.
@@ -336,7 +336,7 @@ impl Keeper {
             return Ok(());
         }
         let path = self.folder.join("offered").join(what).join(file);
-        replace_as(&path, &serde_json::to_vec(record)?, 0o444)
+        greenroom_tls::replace_file(&path, &serde_json::to_vec(record)?, 0o444)
     }
 }
 

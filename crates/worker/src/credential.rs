@@ -1,8 +1,8 @@
 //! The state directory's own files: the lock, who this installation is, and its node's credential.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use greenroom_auth::{NodeKey, hex, random};
@@ -118,30 +118,13 @@ pub(crate) fn installation(state_dir: &Path) -> io::Result<[u8; 32]> {
 
 /// Writes a file for its owner alone; what was there before stays whole until it is replaced.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_as(path, bytes, 0o600)
-}
-
-/// The same with another mode.
-pub(crate) fn replace_as(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    // One that was left behind may be of a mode that nobody can write.
-    let _ = std::fs::remove_file(&temporary);
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&temporary)?;
-    // Whatever the umask says.
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
+    greenroom_tls::replace_file(path, bytes, 0o600)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     // spec: WORK-05

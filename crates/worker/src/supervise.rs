@@ -36,6 +36,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::children::{Children, Ended};
 use self::link::Link;
 use crate::clock;
+use crate::credential::replace;
 use crate::deadline;
 use crate::launch::Launch;
 use crate::lease::NEVER;
@@ -145,22 +146,6 @@ pub(crate) fn write_supervised(dir: &Path, supervised: &Supervised) -> io::Resul
 /// `status.json` of a directory.
 pub(crate) fn read_status(dir: &Path) -> io::Result<Status> {
     Ok(serde_json::from_slice(&fs::read(dir.join(STATUS_FILE))?)?)
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let temporary = path.with_extension("new");
-    let mut options = fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
 }
 
 struct Supervisor {
