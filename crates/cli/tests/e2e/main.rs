@@ -18,6 +18,7 @@ mod harness;
 mod installation;
 mod leases;
 mod manifests;
+mod moves;
 mod notices;
 mod operator;
 mod processes;

@@ -593,3 +593,30 @@ async fn a_fencing_number_that_grows_and_a_lease_in_danger_are_told_and_need_no_
     late.hello("c", &[]).await;
     assert_eq!(late.next().await["fence"], 1u64 << 33);
 }
+
+// spec: SOCK-16, LEASE-05
+#[tokio::test]
+async fn until_when_it_may_output_is_told_in_the_welcome_and_to_those_who_want_it() {
+    let mut world = World::new();
+    let start_id = world.spec.start_id.clone();
+    // A socket knows from its beginning what was known before.
+    world.sockets.lease(&start_id, Mono(4_000));
+    let spec = world.spec.clone();
+    world.sockets.open(&spec, false, None).unwrap();
+    let mut wants = world.connect().await;
+    wants.hello("a", &["lease"]).await;
+    assert_eq!(wants.next().await["leaseUntilMs"], 4_000);
+    assert_eq!(wants.next().await["type"], "fence");
+    let mut other = world.greeted("b", &[]).await;
+    for (until, told) in [(Mono(5_000), json!(5_000)), (NEVER, Value::Null)] {
+        world.sockets.lease(&start_id, until);
+        let lease = wants.next().await;
+        assert_eq!(
+            (&lease["type"], &lease["untilMs"]),
+            (&json!("lease"), &told)
+        );
+    }
+    // The other one hears of nothing in between.
+    world.sockets.lease_warning(&start_id, Millis(1));
+    assert_eq!(other.next().await["type"], "leaseWarning");
+}
