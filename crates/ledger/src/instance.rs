@@ -9,6 +9,7 @@ use greenroom_types::{JobId, Millis, NodeId, Role, StartId};
 
 use crate::hash::start_marks;
 use crate::ledger::Ledger;
+use crate::migration::APPLIED;
 use crate::order::{Order, WorkerJob, WorkerOrder};
 use crate::out::Out;
 use crate::state::{Instance, InstanceStop};
@@ -225,7 +226,7 @@ impl Ledger {
                 .signals
                 .contains(&(migration_id.clone(), kind.to_owned()))
         };
-        if told("applied") || told("aborted") {
+        if told(APPLIED) || told("aborted") {
             return;
         }
         instance

@@ -16,6 +16,10 @@ use crate::refuse::{self, failed, invalid, not_found, required, unknown_job};
 
 /// Signals remembered of one instance, so that a repeat is known as one (MGR-11).
 const SIGNALS: usize = 64;
+/// Mark of a source that ended its output.
+pub(crate) const STOPPED_OUTPUT: &str = "stopped_output";
+/// Mark of a target that took over.
+pub(crate) const APPLIED: &str = "applied";
 
 // === impl Ledger ===
 
@@ -233,8 +237,8 @@ impl Ledger {
         let kind = match &signal {
             MigrationSignal::State(_) | MigrationSignal::Refused(_) => "state",
             MigrationSignal::TargetReady(_) => "ready",
-            MigrationSignal::SourceStoppedOutput(_) => "stopped_output",
-            MigrationSignal::TargetApplied(_) => "applied",
+            MigrationSignal::SourceStoppedOutput(_) => STOPPED_OUTPUT,
+            MigrationSignal::TargetApplied(_) => APPLIED,
             MigrationSignal::Aborted { .. } => "aborted",
         };
         let instance = self

@@ -3,13 +3,17 @@
 //! Commits wait while it is taken, so it only shares what the ledger holds. What is told of it, and to whom, is
 //! made afterwards, while they go on ([`crate::Subscriber::snapshot`], PERF-12).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom_types::job::{JobState, JobWithHistory};
-use greenroom_types::node::NodeState;
-use greenroom_types::stream::StreamEvent;
+use greenroom_types::node::{InstanceKey, NodeState};
+use greenroom_types::stream::{MigrationSignal, StreamEvent};
+use greenroom_types::{JobId, MigrationId, Payload};
 
 use crate::ledger::Ledger;
+use crate::migration::{APPLIED, STOPPED_OUTPUT};
+use crate::state::Instance;
 
 /// What stands at one seq.
 #[derive(Clone, Debug)]
@@ -108,6 +112,42 @@ impl Standing {
             by: pause.by.clone(),
             since: Some(pause.since),
         }));
+        events.extend(self.handovers());
+        events
+    }
+
+    /// Handovers whose source has ended its output, and whose target may have begun, or has: whoever comes now
+    /// could hear of it from nobody else, and would let the source output once more (HYDR-18).
+    fn handovers(&self) -> Vec<StreamEvent> {
+        let goes_on = |it: &&Instance| it.is_live() && !it.told_stopping;
+        let live = || self.0.instances.values().filter(goes_on);
+        let stopped = live().flat_map(|source| {
+            let ids = source.signals.iter();
+            let ids = ids.filter(|(_, kind)| kind == STOPPED_OUTPUT);
+            ids.map(move |(id, _)| ((&source.key.job_id, id), &source.key))
+        });
+        let stopped: BTreeMap<(&JobId, &MigrationId), &InstanceKey> = stopped.collect();
+        let mut events = Vec::new();
+        for target in live() {
+            let Some(id) = &target.migration_id else {
+                continue;
+            };
+            let Some(source) = stopped.get(&(&target.key.job_id, id)) else {
+                continue;
+            };
+            let mut push = |key: &InstanceKey, signal| {
+                events.push(StreamEvent::Migration {
+                    key: key.clone(),
+                    migration_id: id.clone(),
+                    signal,
+                });
+            };
+            let nothing = Payload::default;
+            push(source, MigrationSignal::SourceStoppedOutput(nothing()));
+            if target.signals.contains(&(id.clone(), APPLIED.to_owned())) {
+                push(&target.key, MigrationSignal::TargetApplied(nothing()));
+            }
+        }
         events
     }
 }

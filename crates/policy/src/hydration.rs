@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use greenroom_types::node::{InstanceKey, StartPhase};
-use greenroom_types::stream::StreamEvent;
-use greenroom_types::{BundleId, JobId, NodeId, Role};
+use greenroom_types::stream::{MigrationSignal, StreamEvent};
+use greenroom_types::{BundleId, JobId, MigrationId, NodeId, Role};
 
 use crate::effect::{
     Callback, Effects, MirrorState, PlacementContext, PlacementInfo, PlacementKind,
 };
 use crate::history::{self, End, Run, RunState};
+use crate::migration_taken_up::TakenUp;
 use crate::node::{NodeRecord, sweep_interval};
 use crate::policy::{Phase, Policy};
 use crate::provision::Wanted;
@@ -26,6 +27,8 @@ pub(crate) struct Snapshot {
     nodes: Vec<NodeId>,
     bundles: Vec<BundleId>,
     starting: Vec<(NodeId, Option<StartPhase>)>,
+    /// Sources of handovers that have ended their output, and targets that took over, by migration.
+    handovers: BTreeSet<(MigrationId, InstanceKey)>,
 }
 
 /// What is to be done about a job once the replay is over.
@@ -39,6 +42,8 @@ struct Findings {
     prepared: Vec<(InstanceKey, NodeId)>,
     /// Left over by a predecessor that died in a migration (HYDR-07).
     left_over: Vec<LeftOver>,
+    /// Handovers that go on (HYDR-18).
+    taken_up: Vec<TakenUp>,
 }
 
 #[derive(Debug)]
@@ -124,6 +129,13 @@ impl Policy {
                     None
                 });
             }
+            StreamEvent::Migration {
+                key,
+                migration_id,
+                signal: MigrationSignal::SourceStoppedOutput(_) | MigrationSignal::TargetApplied(_),
+            } => self.snapshot(|snapshot| {
+                snapshot.handovers.insert((migration_id, key));
+            }),
             StreamEvent::Heartbeat { .. } | StreamEvent::StreamResumed { .. } => {}
             other => log_skipped(&other, out),
         }
@@ -144,7 +156,7 @@ impl Policy {
         let restored = self.restore_acts();
         let mut findings = Findings::default();
         for job_id in &snapshot.jobs {
-            self.bind_from_history(job_id, &mut findings);
+            self.bind_from_history(job_id, &snapshot.handovers, &mut findings);
             let now = self.now;
             let trigger = findings.failed.get(job_id).copied();
             if let Some(job) = self.jobs.get_mut(job_id) {
@@ -277,7 +289,12 @@ impl Policy {
 
 impl Policy {
     /// Finds out where a job is, or what became of it (HYDR-06 to HYDR-09).
-    fn bind_from_history(&mut self, job_id: &JobId, findings: &mut Findings) {
+    fn bind_from_history(
+        &mut self,
+        job_id: &JobId,
+        handovers: &BTreeSet<(MigrationId, InstanceKey)>,
+        findings: &mut Findings,
+    ) {
         let Some(job) = self.jobs.get(job_id) else {
             return;
         };
@@ -302,12 +319,18 @@ impl Policy {
                     other.state == RunState::Running || other.role.is_migration_target()
                 })
                 .filter(|other| self.is_running(&other.node_id));
-            findings.left_over.extend(others.map(|other| LeftOver {
-                job_id: job_id.clone(),
-                kept: run.role.clone(),
-                role: other.role.clone(),
-                node_id: other.node_id.clone(),
-            }));
+            for other in others {
+                if let Some(taken_up) = TakenUp::of(job_id, &run, other, handovers) {
+                    findings.taken_up.push(taken_up);
+                } else {
+                    findings.left_over.push(LeftOver {
+                        job_id: job_id.clone(),
+                        kept: run.role.clone(),
+                        role: other.role.clone(),
+                        node_id: other.node_id.clone(),
+                    });
+                }
+            }
             return;
         }
         // Nothing runs on a node that is there. What ran elsewhere is lost, unless a start was
@@ -372,16 +395,20 @@ impl Policy {
 
     /// The placement of record of a hydrated job (BIND-05).
     fn make_up_record(&mut self, job_id: &JobId, run: &Run) {
-        let Some(job) = self.jobs.get_mut(job_id) else {
-            return;
-        };
-        let Some(spot) = job.spot.clone() else { return };
+        let record = self.made_up_record(job_id, run);
+        if let (Some(job), Some(record)) = (self.jobs.get_mut(job_id), record) {
+            job.record = Some(Box::new(record));
+        }
+    }
+
+    pub(crate) fn made_up_record(&self, job_id: &JobId, run: &Run) -> Option<PlacementInfo> {
+        let spot = self.jobs.get(job_id)?.spot.clone()?;
         let kind = if run.state == RunState::Running {
             PlacementKind::Place
         } else {
             PlacementKind::Provision
         };
-        job.record = Some(Box::new(PlacementInfo {
+        Some(PlacementInfo {
             job_id: job_id.clone(),
             bundle_id: spot.bundle_id,
             replica_index: spot.replica_index,
@@ -399,13 +426,16 @@ impl Policy {
             degraded: false,
             at: run.running_since.unwrap_or(run.accepted_at),
             trace: None,
-        }));
+        })
     }
 
     /// Ends what a predecessor left over and starts what it left prepared (HYDR-07, HYDR-17).
     fn settle_left_overs(&mut self, findings: &Findings, out: &mut Effects) {
         for (key, node_id) in &findings.prepared {
             self.start_left_prepared(key.clone(), node_id.clone(), out);
+        }
+        for handover in &findings.taken_up {
+            self.take_up_handover(handover, out);
         }
         for other in &findings.left_over {
             let LeftOver {

@@ -35,6 +35,7 @@ mod listed;
 pub mod metrics;
 pub mod migration;
 mod migration_end;
+mod migration_taken_up;
 mod node;
 mod node_service;
 mod pending;

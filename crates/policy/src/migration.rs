@@ -427,7 +427,12 @@ impl Policy {
         Some((info, decision))
     }
 
-    fn bind_target(&mut self, id: &MigrationId, node_id: &NodeId, gpu_index: Option<u32>) {
+    pub(crate) fn bind_target(
+        &mut self,
+        id: &MigrationId,
+        node_id: &NodeId,
+        gpu_index: Option<u32>,
+    ) {
         let seq = self.order();
         let Some(migration) = self.migrations.active.get(id) else {
             return;

@@ -266,7 +266,9 @@ impl Policy {
             let Some(migration) = self.migrations.active.get(&id) else {
                 continue;
             };
-            if !migration.past_return && !migration.source_gone {
+            // A source that has ended its output has perhaps been followed (HYDR-18).
+            let is_silent = migration.state.phase == MigrationPhase::Applying;
+            if !migration.past_return && !migration.source_gone && !is_silent {
                 self.abort_migration(&id, "closed", out);
                 continue;
             }

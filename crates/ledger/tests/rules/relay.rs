@@ -2,12 +2,13 @@
 
 use crate::common::*;
 use greenroom_ledger::{
-    DateComparison, Hello, JobFilter, Link, Order, Report, TextComparison, WorkerOrder,
+    DateComparison, Hello, JobFilter, Link, Order, Report, Subscriber, TextComparison, Wish,
+    WorkerOrder,
 };
-use greenroom_types::Payload;
 use greenroom_types::call::{Call, Detail, Reply, StartJob, Status};
 use greenroom_types::node::InstanceState;
 use greenroom_types::stream::MigrationSignal;
+use greenroom_types::{Now, Payload};
 
 const TARGET: &str = "primary@01234567";
 
@@ -219,6 +220,63 @@ fn a_repeated_signal_is_passed_on_once() {
     .unwrap();
     w.report("n2", signal("m2", ready)).unwrap();
     assert_eq!(w.last_words().len(), 1);
+}
+
+// spec: EVT-02
+#[test]
+fn a_snapshot_tells_how_far_a_handover_has_come_once_its_source_is_silent() {
+    let mut w = moving();
+    let told = |w: &World, minor| {
+        let wish = Wish {
+            client_protocol: minor,
+            include: vec!["migration".into()],
+            ..Wish::default()
+        };
+        let mut subscriber = Subscriber::new(wish).unwrap();
+        let events = subscriber.snapshot(Now::default(), &w.ledger.standing(), Vec::new());
+        let words = events.iter().map(|it| crate::common::event_word(&it.event));
+        let mut words: Vec<String> = words.collect();
+        words.pop();
+        words
+    };
+    let says = |w: &mut World, node: &str, role: &str, id: &str, signal| {
+        let report = Report::Migration {
+            key: key("a", role),
+            migration_id: id.into(),
+            signal,
+        };
+        w.report(node, report).unwrap();
+    };
+    let stopped = || MigrationSignal::SourceStoppedOutput(vec![7].into());
+    says(
+        &mut w,
+        "n2",
+        TARGET,
+        "m1",
+        MigrationSignal::TargetReady(Payload::default()),
+    );
+    says(&mut w, "n1", "primary", "m0", stopped());
+    assert!(told(&w, 10).is_empty(), "that was another one");
+    says(&mut w, "n1", "primary", "m1", stopped());
+    let silent = "migration SourceStoppedOutput(<0 bytes>)";
+    assert_eq!(told(&w, 10), [silent], "without what the source said");
+    says(
+        &mut w,
+        "n2",
+        TARGET,
+        "m1",
+        MigrationSignal::TargetApplied(Payload::default()),
+    );
+    let applied = "migration TargetApplied(<0 bytes>)";
+    assert_eq!(told(&w, 10), [silent, applied]);
+    assert!(told(&w, 2).is_empty(), "a client that knows no migrations");
+    w.call(Call::StopJob {
+        key: key("a", "primary"),
+        node_id: "n1".into(),
+        grace_ms: None,
+    })
+    .unwrap();
+    assert!(told(&w, 10).is_empty(), "the source is no longer to output");
 }
 
 // spec: HARDM-50

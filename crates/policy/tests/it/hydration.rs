@@ -17,12 +17,12 @@ fn cold() -> World {
 
 impl World {
     /// Puts a job into the snapshot.
-    fn snapshot_job(&mut self, id: &str) {
+    pub(crate) fn snapshot_job(&mut self, id: &str) {
         let job = Arc::new(self.jobs[id].clone());
         self.send(StreamEvent::JobActive(job));
     }
 
-    fn snapshot_bundle(&mut self, id: &str) {
+    pub(crate) fn snapshot_bundle(&mut self, id: &str) {
         let status = Arc::new(self.bundles[id].clone());
         self.send(StreamEvent::BundleActive(status));
     }

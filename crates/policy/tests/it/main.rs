@@ -31,6 +31,7 @@ mod remains;
 mod restart;
 mod schedule;
 mod spare;
+mod taken_up;
 mod unrecorded;
 mod upgrade;
 mod world;

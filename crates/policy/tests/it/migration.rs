@@ -712,6 +712,20 @@ fn a_close_rolls_back_what_it_can_and_waits_for_the_answers() {
     m.w.api(ApiCall::Close);
     assert!(m.w.calls().is_empty());
 
+    // The target was told to take over: the next instance goes on with that.
+    let mut m = Move::handover(MigrationPhase::Applying);
+    m.w.took();
+    m.w.api(ApiCall::Close);
+    assert_eq!(
+        m.w.moves(),
+        [
+            "onMigrationPhase aborted",
+            "onMigrationAborted closed",
+            "onError migrationLost",
+            "close in order"
+        ]
+    );
+
     let mut m = Move::handover(MigrationPhase::Proposing);
     m.w.api(ApiCall::Close);
     assert_eq!(
