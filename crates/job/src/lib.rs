@@ -164,19 +164,15 @@ impl Job {
             let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
             let bytes = |name: &str| STANDARD.decode(text(name)).map_err(bad_line);
             let (kind, id) = (text("type"), fields["id"].as_u64().unwrap_or(0));
-            let repeated = match kind.as_str() {
-                "getState" | "stopOutput" | "begin" | "abort" => {
-                    let mut mouth = self.speaker.mouth();
-                    mouth.repeats(id, &kind, &text("migrationId"))?
-                }
-                _ => false,
-            };
-            if repeated {
+            let is_step = ["getState", "stopOutput", "begin", "abort"].contains(&kind.as_str());
+            let migration_id = text("migrationId");
+            if is_step && self.speaker.mouth().repeats(id, &kind, &migration_id)? {
                 continue;
             }
             let (reason, code, words) = (text("reason"), text("code"), text("text"));
             let number = |name: &str| fields[name].as_u64();
-            let (re, grace_ms) = (number("re"), number("graceMs").unwrap_or(0));
+            let of = |name: &str| number(name).unwrap_or(0);
+            let (re, grace_ms, remaining_ms) = (number("re"), of("graceMs"), of("remainingMs"));
             return Ok(match kind.as_str() {
                 "ping" => {
                     self.speaker.say("pong", json!({ "re": id }))?;
@@ -192,11 +188,9 @@ impl Job {
                 "begin" => Event::Begin(id, bytes("at")?),
                 "abort" => Event::Abort(id, reason),
                 "sourceState" => Event::SourceState(bytes("payload")?),
-                "fence" => Event::Fence(number("value").unwrap_or(0)),
+                "fence" => Event::Fence(of("value")),
                 "lease" => Event::Lease(number("untilMs")),
-                "leaseWarning" => Event::LeaseWarning {
-                    remaining_ms: number("remainingMs").unwrap_or(0),
-                },
+                "leaseWarning" => Event::LeaseWarning { remaining_ms },
                 "replaced" => Event::Replaced,
                 "error" => Event::Refused(re, code, words),
                 _ => Event::Other { kind, id, fields },
@@ -277,9 +271,8 @@ impl Speaker {
     pub fn answer(&self, id: u64, kind: &str, mut fields: Value) -> Result<(), Error> {
         let mut mouth = self.mouth();
         if let Some(step) = mouth.asked.remove(&id) {
-            mouth
-                .answered
-                .insert(step, (kind.to_owned(), fields.clone()));
+            let said = (kind.to_owned(), fields.clone());
+            mouth.answered.insert(step, said);
         }
         fields["re"] = id.into();
         mouth.say(kind, fields).map(|_| ())
