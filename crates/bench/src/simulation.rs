@@ -1,5 +1,6 @@
 //! One virtual hour in the simulator, with faults all along and every checker at work (PERF-16).
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use greenroom_sim::{Options, Run, run_file};
@@ -32,24 +33,35 @@ pub(crate) fn hour(nodes: usize, bundles: usize) -> String {
         );
     }
     text.push_str("steps:\n");
+    // A drain ends its node, and what has ended does not die.
+    let mut ended = BTreeSet::new();
+    let mut dead = 0;
     for minute in 1..58 {
         let node = (minute * 7) % nodes;
         let other = (minute * 7 + 3) % nodes;
         let bundle = minute % bundles;
         let deeds = match minute % 4 {
-            0 => vec![format!("{{at: {minute}m, nodeDies: n{node:03}}}")],
+            0 => {
+                let mut there = (node..node + nodes).map(|at| at % nodes);
+                dead = there
+                    .find(|at| !ended.contains(at))
+                    .expect("most are never drained");
+                vec![format!("{{at: {minute}m, nodeDies: n{dead:03}}}")]
+            }
             1 => vec![format!(
-                "{{at: {minute}m30s, nodeReturns: {{node: n{:03}, jobs: []}}}}",
-                ((minute - 1) * 7) % nodes
+                "{{at: {minute}m30s, nodeReturns: {{node: n{dead:03}, jobs: []}}}}"
             )],
             2 => vec![
                 format!("{{at: {minute}m, partition: n{other:03}}}"),
                 format!("{{at: {minute}m2s, heal: n{other:03}}}"),
             ],
-            _ => vec![
-                format!("{{at: {minute}m, drain: {{node: n{other:03}, strategy: overlap}}}}"),
-                format!("{{at: {minute}m20s, uncordon: n{other:03}}}"),
-            ],
+            _ => {
+                ended.insert(other);
+                vec![
+                    format!("{{at: {minute}m, drain: {{node: n{other:03}, strategy: overlap}}}}"),
+                    format!("{{at: {minute}m20s, uncordon: n{other:03}}}"),
+                ]
+            }
         };
         for deed in deeds.iter().filter(|_| minute > 3) {
             let _ = writeln!(text, "  - {deed}");
