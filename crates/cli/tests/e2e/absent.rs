@@ -104,19 +104,24 @@ fn a_wait_for_a_job_that_is_stopped_by_hand_ends_at_once() {
     up.end();
 }
 
-// spec: DRAIN-25, DRAIN-26
-#[test]
-fn a_drain_tells_which_copies_it_brought_together_and_why_tells_of_the_drain() {
-    let folder = temp();
-    let up = Up::start(&folder, &["--workers", "2"]);
+/// Runs both copies of a job, `pair.0.a` and `pair.1.a`, apart; gives their nodes.
+fn pair_apart(up: &Up) -> (String, String) {
     let pair = format!(
         "resiliencePolicy: {{sameNode: forbid}}\n{}",
         sleeping("pair", &["a"])
     );
     up.file("pair.yaml", pair);
     up.run(&["apply", "-f", "pair.yaml", "--wait"]).ok();
-    let from = up.job("pair.0.a")["node"].as_str().unwrap().to_owned();
-    let to = up.job("pair.1.a")["node"].as_str().unwrap().to_owned();
+    let node = |job: &str| up.job(job)["node"].as_str().unwrap().to_owned();
+    (node("pair.0.a"), node("pair.1.a"))
+}
+
+// spec: DRAIN-25, DRAIN-26
+#[test]
+fn a_drain_tells_which_copies_it_brought_together_and_why_tells_of_the_drain() {
+    let folder = temp();
+    let up = Up::start(&folder, &["--workers", "2"]);
+    let (from, to) = pair_apart(&up);
     assert_ne!(from, to);
     let drained = up.run(&["drain", &from]).ok();
     drained.says(&[
@@ -144,14 +149,7 @@ fn a_drain_tells_which_copies_it_brought_together_and_why_tells_of_the_drain() {
 fn a_migration_to_the_node_of_the_other_copy_is_warned_of() {
     let folder = temp();
     let up = Up::start(&folder, &["--workers", "2"]);
-    let pair = format!(
-        "resiliencePolicy: {{sameNode: forbid}}\n{}",
-        sleeping("pair", &["a"])
-    );
-    up.file("pair.yaml", pair);
-    up.run(&["apply", "-f", "pair.yaml", "--wait"]).ok();
-    let from = up.job("pair.0.a")["node"].as_str().unwrap().to_owned();
-    let to = up.job("pair.1.a")["node"].as_str().unwrap().to_owned();
+    let (from, to) = pair_apart(&up);
     let warning = "warning: pair.0.a goes to the node of its other copy, which was to be avoided";
     let moved = up.run(&["migrate", "pair.0.a", "--to", &to, "--wait"]).ok();
     assert_eq!(moved.stderr.matches(warning).count(), 1, "{moved:#?}");
